@@ -1,0 +1,96 @@
+// The edge on this machine. Reads one JSON document (a line) from standard input, starts the Worker in workerd,
+// prints one JSON line, and ends when standard input closes: it cannot outlive the process that started it.
+import childProcess from "node:child_process";
+import { syncBuiltinESMExports } from "node:module";
+import { createInterface } from "node:readline";
+
+const started = performance.now();
+
+// Standard output is for the one JSON line.
+console.log = console.info = console.debug = console.error;
+
+// miniflare keeps its child to itself; the caller wants the process id.
+let workerd;
+const { spawn } = childProcess;
+childProcess.spawn = (...args) => (workerd = spawn(...args));
+syncBuiltinESMExports();
+
+let miniflare;
+let ending = false;
+
+function print(value) {
+  process.stdout.write(`${JSON.stringify(value)}\n`);
+}
+
+function end(status) {
+  ending = true;
+  workerd?.kill("SIGKILL");
+  // Removes miniflare's temporary folder; the process ends either way.
+  setTimeout(() => process.exit(status), 2000).unref();
+  Promise.resolve(miniflare?.dispose())
+    .catch(() => {})
+    .finally(() => process.exit(status));
+}
+
+function fail(sentence, detail) {
+  if (detail) process.stderr.write(`${detail}\n`);
+  process.stdout.write(`${JSON.stringify({ error: sentence })}\n`, () => end(1));
+}
+
+/** The last line of what workerd wrote is what a person wants to read: for Python, the exception. */
+function sentenceOf(error) {
+  const text = String(error?.message ?? error);
+  if (error?.code === "ERR_ADDRESS_IN_USE") return text.split(" Please")[0];
+  const messages = [...text.matchAll(/"message":("(?:[^"\\]|\\.)*")/g)].map((match) => JSON.parse(match[1]));
+  const lines = (messages[0] ?? text).split("\n").filter((line) => line.trim() && !/^\s+at /.test(line));
+  const python = lines.findIndex((line) => line.startsWith("Traceback") || line.includes("PythonError"));
+  const line = python >= 0 ? lines.at(-1) : lines[0];
+  return `The Worker could not be started: ${line.trim().replace(/^service core:user:\S+ /, "")}`;
+}
+
+async function manifestOf(document) {
+  const modules = await import("./modules.mjs");
+  if (document.language === "javascript") return modules.javascriptModules(document);
+  if (document.runtime === "native") return modules.nativeModules(document);
+  const base = modules.pythonBase(document.sdk);
+  if (document.dryRun) return modules.pyodideModules(base, document);
+  const { memoryImage } = await import("./image.mjs");
+  return modules.pyodideModules(base, { ...document, image: await memoryImage(document, base) });
+}
+
+async function start(line) {
+  const { readDocument } = await import("./document.mjs");
+  const document = readDocument(line);
+  const { edgeOptions, describe } = await import("./options.mjs");
+  const options = edgeOptions(document, await manifestOf(document));
+  if (document.dryRun) {
+    print({ options: describe(options, document) });
+    return end(0);
+  }
+  const { Miniflare } = await import("miniflare");
+  miniflare = new Miniflare(options);
+  const front = await miniflare.ready;
+  const url = await miniflare.unsafeGetDirectURL();
+  print({
+    url: url.origin,
+    kvApi: new URL("/cdn-cgi/local/explorer/api", front).href,
+    pid: workerd.pid,
+    readyMs: Math.round(performance.now() - started),
+  });
+}
+
+process.on("SIGTERM", () => end(0));
+process.on("SIGINT", () => end(0));
+
+let seen = false;
+createInterface({ input: process.stdin, terminal: false })
+  .on("line", (line) => {
+    if (seen) return;
+    seen = true;
+    start(line).catch((error) => {
+      if (ending) return;
+      const known = error.constructor.name === "DocumentError";
+      fail(known ? error.message : sentenceOf(error), known ? "" : error.stack);
+    });
+  })
+  .on("close", () => (seen ? end(0) : fail("Standard input ended before a document came.")));

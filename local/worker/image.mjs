@@ -1,0 +1,6 @@
+// Run once per version of Python, the SDK and this folder: takes the memory image that later starts load.
+import { bootPython, memoryImage } from "./boot.mjs";
+
+const image = memoryImage(await bootPython({ makeSnapshot: true }));
+
+export default { fetch: () => new Response(image) };

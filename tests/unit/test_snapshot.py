@@ -1,0 +1,95 @@
+"""The isolate's map: loaded, kept, and never replaced by something bad."""
+
+import hashlib
+import json
+
+from isochrone_edge.latency_map import LatencyMap
+from isochrone_edge.latency_map_writer import Colour, encode
+from isochrone_edge.snapshot import Snapshot
+
+
+def make(built_at):
+    return encode(
+        built_at=built_at,
+        origins=[{"id": "a", "host": "a.test"}],
+        palette=[Colour(((0, built_at / 1e3, 1),))],
+        default=0,
+        cells={},
+    )
+
+
+class Values(dict):
+    """KV with its values in memory; an exception in place of a value is raised."""
+
+    reads = 0
+
+    async def text(self, key):
+        return self._get(key)
+
+    async def data(self, key):
+        return self._get(key)
+
+    def _get(self, key):
+        self.reads += 1
+        value = self.get(key)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def publish(self, data):
+        version = LatencyMap(data).version
+        self["map/" + version] = data
+        self["map/current"] = json.dumps(
+            {"version": version, "key": "map/" + version, "sha256": hashlib.sha256(data).hexdigest()}
+        )
+        return version
+
+
+async def test_loads_then_looks_only_at_the_manifest():
+    kv, snapshot = Values(), Snapshot()
+    version = kv.publish(make(1000))
+    await snapshot.refresh(kv, 0)
+    assert snapshot.map.version == version
+    kv.reads = 0
+    await snapshot.refresh(kv, 60)
+    assert (kv.reads, snapshot.counters["loads"]) == (1, 1)
+
+
+async def test_whatever_is_wrong_keeps_the_last_good_map():
+    kv, snapshot = Values(), Snapshot()
+    good = kv.publish(make(1000))
+    await snapshot.refresh(kv, 0)
+    bad_version = kv.publish(make(2000))
+    manifest, data = kv["map/current"], kv["map/" + bad_version]
+    for key, value, counter in (
+        ("map/" + bad_version, data[:-1], "damaged"),
+        ("map/" + bad_version, bytes([data[0] ^ 1]) + data[1:], "damaged"),
+        ("map/" + bad_version, None, "missing"),
+        ("map/current", "{", "damaged"),
+        ("map/current", "[]", "damaged"),
+        ("map/current", "null", "damaged"),
+        ("map/current", '{"version": "x"}', "damaged"),
+        ("map/current", None, "missing"),
+        ("map/current", OSError("gone"), "unreachable"),
+    ):
+        kv["map/current"], kv["map/" + bad_version] = manifest, data
+        kv[key] = value
+        before = snapshot.counters[counter]
+        await snapshot.refresh(kv, 60)
+        assert snapshot.map.version == good
+        assert snapshot.counters[counter] == before + 1, (key, value)
+        assert snapshot.problem
+    kv["map/current"], kv["map/" + bad_version] = manifest, data
+    await snapshot.refresh(kv, 60)
+    assert (snapshot.map.version, snapshot.problem) == (bad_version, "")
+
+
+async def test_one_request_an_interval_refreshes():
+    snapshot = Snapshot(60)
+    assert snapshot.claim(0)
+    assert not snapshot.claim(0)
+    await snapshot.refresh(Values(), 0)
+    assert not snapshot.claim(53.9)
+    assert snapshot.claim(66.1)
+    assert not snapshot.claim(66.1)
+    assert snapshot.claim(66.1 + 30)  # the one that claimed was killed: another may

@@ -1,0 +1,316 @@
+"""The latency map: cells -> colours -> ranked candidates, one immutable value. docs/MAP_FORMAT.md has every byte.
+
+Little-endian. A fixed prefix (magic, CRC-32 of all that follows it, length, major, minor, section count), a table of
+sections (tag, offset, length), then the sections, each on a multiple of 8. Loading looks at the table and takes
+views: no work that grows with the number of cells. A reader skips sections and JSON keys that it does not know, so
+a newer minor version works; a newer major version is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+import zlib
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAGIC = b"ISOMAP\r\n"  # CR LF: a transfer that rewrites line ends is seen at once
+MAJOR, MINOR = 1, 0
+PREFIX = struct.Struct("<8sIIHHI")  # magic, crc32 of [12:], length, major, minor, sections
+SECTION = struct.Struct("<4sII")  # tag, offset, length
+CANDIDATE = struct.Struct("<BBH")  # origin index, evidence code, rtt in units of RTT_UNIT_MS
+RTT_UNIT_MS = 0.02
+RTT_MAX_MS = 65535 * RTT_UNIT_MS
+
+#: colour flags, one byte a colour
+OVERRIDE, HELD, INFERRED = 1, 2, 4
+
+#: kinds of cell in the usual order of precedence, and the tags of their sections
+KINDS = {
+    "asn_country": b"ASNC",
+    "asn": b"ASN ",
+    "colo": b"COLO",
+    "grid": b"GRID",
+    "country": b"CTRY",
+    "continent": b"CONT",
+}
+#: kinds whose keys are wider than two bytes: their tables are split by the upper part of the key
+SPLIT_KINDS = ("asn_country", "asn")
+DEFAULT = "default"
+
+
+class MapError(ValueError):
+    """The bytes are not a latency map that this reader can use; the message says why."""
+
+
+class Facts(NamedTuple):
+    """What is known of a client. Absent means unknown, never 0."""
+
+    asn: int | None = None
+    country: str | None = None  # ISO 3166 alpha-2
+    colo: str | None = None  # IATA
+    continent: str | None = None  # two letters
+    latitude: float | None = None
+    longitude: float | None = None
+
+
+class Candidate(NamedTuple):
+    """An origin that may serve a request. `samples` is a lower bound over the colour's cells; 0 means inferred."""
+
+    origin: str
+    rtt_ms: float
+    samples: int
+
+
+def letters(text: str | None) -> int | None:
+    """Letters and digits as a number in base 36; None for what is no such code of two or three characters."""
+    if not text or not 2 <= len(text) <= 3 or not (text.isascii() and text.isalnum()):
+        return None
+    return int(text, 36)
+
+
+def unletters(number: int, width: int) -> str:
+    """The inverse of `letters`."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    text = ""
+    for _ in range(width):
+        number, rest = divmod(number, 36)
+        text = digits[rest] + text
+    return text
+
+
+def evidence_code(samples: int) -> int:
+    """A sample count in one byte: exact up to 128, then eight steps an octave, rounded down."""
+    if samples <= 128:
+        return max(0, samples)
+    return min(255, 128 + int(8 * math.log2(samples / 128) + 1e-9))
+
+
+def evidence_count(code: int) -> int:
+    """The smallest count that has this code."""
+    return code if code <= 128 else math.ceil(128 * 2 ** ((code - 128) / 8) - 1e-9)
+
+
+def grid_key(latitude: float, longitude: float, step: float) -> int:
+    """The grid cell of a place, for squares of `step` degrees (a divisor of 180, at least 1): row by row from the south pole.
+
+    Raises ValueError or OverflowError for NaN and infinity.
+    """
+    rows, columns = int(180 / step), int(360 / step)
+    row = min(rows - 1, max(0, int((latitude + 90) / step)))
+    return row * columns + int((longitude + 180) / step) % columns
+
+
+class LatencyMap:
+    """A map in memory. Raises MapError when `data` is damaged, cut short, or of a newer major version."""
+
+    def __init__(self, data: bytes) -> None:
+        view = memoryview(data)
+        if len(view) < PREFIX.size:
+            raise MapError(f"{len(view)} bytes are too few for a latency map")
+        magic, crc, length, major, minor, count = PREFIX.unpack_from(view)
+        if magic != MAGIC:
+            raise MapError("not a latency map: it does not begin with ISOMAP")
+        if length != len(view):
+            raise MapError(f"it says {length} bytes long and is {len(view)}: cut short or added to")
+        if zlib.crc32(view[12:]) != crc:
+            raise MapError("checksum wrong: the bytes were altered")
+        if major != MAJOR:
+            raise MapError(f"format version {major}.{minor}; this reader knows {MAJOR}.x: upgrade it")
+        try:
+            self._read(view, count)
+        except MapError:
+            raise
+        except (struct.error, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise MapError(f"its parts do not fit together: {error}") from error
+
+    def _read(self, view: memoryview[int], count: int) -> None:
+        sections: dict[bytes, memoryview[int]] = {}
+        for index in range(count):
+            tag, offset, length = SECTION.unpack_from(view, PREFIX.size + index * SECTION.size)
+            if offset + length > len(view):
+                raise MapError(f"section {tag!r} reaches past the end")
+            sections[tag] = view[offset : offset + length]
+        self.size = len(view)
+        #: every section by its tag, those among them that this reader does not know
+        self.sections = sections
+        self.meta: dict[str, Any] = json.loads(bytes(sections[b"META"]))
+        self.version: str = self.meta["version"]
+        self.built_at = float(self.meta["built_at"])
+        self.content: str = self.meta["content"]
+        #: the origins as the map offers them: id, host, weight, state, alt_svc ({authority, ma} only when proved), ...
+        self.origins: list[dict[str, Any]] = json.loads(bytes(sections[b"ORIG"]))
+        self._ids: list[str] = [origin["id"] for origin in self.origins]
+        self._starts = _numbers(sections[b"PALO"], 4)
+        self._palette = sections[b"PALC"]
+        self._flags = sections[b"FLAG"]
+        self.colours = len(self._starts) - 1
+        if (
+            self.colours < 1
+            or len(self._flags) < self.colours
+            or self._starts[-1] * CANDIDATE.size > len(self._palette)
+        ):
+            raise MapError("its palette is incomplete")
+        self._default: int = self.meta["default"]
+        if not 0 <= self._default < self.colours:
+            raise MapError("its default names a colour that it does not have")
+        self.grid_step = float(self.meta.get("grid_step") or 0)
+        tables: dict[str, _Table | _SplitTable] = {}
+        for kind, tag in KINDS.items():
+            if tag in sections:
+                tables[kind] = (_SplitTable if kind in SPLIT_KINDS else _Table)(sections[tag])
+        self._tables = tables
+        #: kinds in the order in which this map wants them tried; unknown ones are a newer map's
+        self._chain = [
+            (kind, self._finder(kind)) for kind in self.meta.get("precedence", KINDS) if kind in tables
+        ]
+
+    def _finder(self, kind: str) -> Callable[[Facts], int | None]:
+        """What finds the colour of a client's cell of one kind: one call a kind, for this is the edge's hot path."""
+        get = self._tables[kind].get
+        step = self.grid_step
+
+        def by_asn_country(facts: Facts) -> int | None:
+            asn, country = facts.asn, letters(facts.country)
+            return None if asn is None or country is None else get(country << 32 | asn)
+
+        def by_asn(facts: Facts) -> int | None:
+            return None if facts.asn is None else get(facts.asn)
+
+        def by_grid(facts: Facts) -> int | None:
+            latitude, longitude = facts.latitude, facts.longitude
+            if (
+                latitude is None
+                or longitude is None
+                or not (step and -90 <= latitude <= 90 and -360 <= longitude <= 360)
+            ):
+                return None  # NaN among them: no comparison with it holds
+            return get(grid_key(latitude, longitude, step))
+
+        def by_letters(facts: Facts) -> int | None:
+            key = letters(getattr(facts, kind))
+            return None if key is None else get(key)
+
+        return {"asn_country": by_asn_country, "asn": by_asn, "grid": by_grid}.get(kind, by_letters)
+
+    @property
+    def cells(self) -> int:
+        """How many cells the map has, the default among them."""
+        return 1 + sum(len(table) for table in self._tables.values())
+
+    def find(self, facts: Facts) -> tuple[str, int]:
+        """The level that decides for this client, and its colour."""
+        for level, look in self._chain:
+            colour = look(facts)
+            if colour is not None:
+                return level, colour
+        return DEFAULT, self._default
+
+    def candidates(self, colour: int) -> list[Candidate]:
+        """The colour's candidates, best first."""
+        start, end = self._starts[colour], self._starts[colour + 1]
+        return [
+            Candidate(self._ids[origin], round(rtt * RTT_UNIT_MS, 2), evidence_count(code))
+            for origin, code, rtt in CANDIDATE.iter_unpack(self._palette[start * 4 : end * 4])
+        ]
+
+    def order(self, colour: int) -> list[int]:
+        """Only the indexes into `origins`, best first: what the request path needs."""
+        return list(self._palette[self._starts[colour] * 4 : self._starts[colour + 1] * 4 : 4])
+
+    def reason(self, level: str, colour: int) -> str:
+        """Why this colour has this order, as a code: `asn:measured`, `grid:inferred`, `asn:held`, `country:override`."""
+        flags = self._flags[colour]
+        return f"{level}:" + (
+            "override"
+            if flags & OVERRIDE
+            else "held"
+            if flags & HELD
+            else "inferred"
+            if flags & INFERRED
+            else "measured"
+        )
+
+    def items(self, kind: str) -> list[tuple[int, int]]:
+        """(key, colour) of every cell of one kind, in order of key; `default` has the key 0. For export, not for requests."""
+        if kind == DEFAULT:
+            return [(0, self._default)]
+        cells: list[tuple[int, int]] = list(self._tables[kind]) if kind in self._tables else []
+        if kind == "asn_country":  # stored country by country, which packs better
+            cells = sorted(((key & 0xFFFFFFFF) << 16 | key >> 32, colour) for key, colour in cells)
+        return cells
+
+
+class _Table:
+    """Sorted keys of two bytes, then as many colours of two bytes."""
+
+    def __init__(self, view: memoryview[int]) -> None:
+        self.count = len(view) // 4
+        self.keys = _numbers(view[: self.count * 2], 2)
+        self.values = _numbers(view[self.count * 2 : self.count * 4], 2)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.keys, self.values, strict=True)
+
+    def get(self, key: int) -> int | None:
+        index = bisect_left(self.keys, key)
+        return self.values[index] if index < self.count and self.keys[index] == key else None
+
+
+class _SplitTable:
+    """Wide keys split in halves, since many share their upper half: (upper, end) pairs, then lower halves, then colours.
+
+    The upper half has four bytes, the lower one two. Few uppers are in use (some 7 of ASNs, some hundreds of countries x those).
+    """
+
+    def __init__(self, view: memoryview[int]) -> None:
+        (uppers,) = struct.unpack_from("<I", view)
+        body = 4 + uppers * 8
+        if body > len(view):
+            raise MapError("a table is incomplete")
+        heads = _numbers(view[4:body], 4)
+        self.count = heads[-1] if uppers else 0
+        self.lowers = _numbers(view[body : body + self.count * 2], 2)
+        self.values = _numbers(view[body + self.count * 2 : body + self.count * 4], 2)
+        if len(self.values) != self.count:
+            raise MapError("a table is incomplete")
+        self.spans: dict[int, tuple[int, int]] = {}
+        start = 0
+        for index in range(0, 2 * uppers, 2):
+            self.spans[heads[index]] = (start, heads[index + 1])
+            start = heads[index + 1]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for upper, (start, end) in self.spans.items():
+            for index in range(start, end):
+                yield upper << 16 | self.lowers[index], self.values[index]
+
+    def get(self, key: int) -> int | None:
+        span = self.spans.get(key >> 16)
+        if span is None:
+            return None
+        end, lower, lowers = span[1], key & 0xFFFF, self.lowers
+        index = bisect_left(lowers, lower, span[0], end)
+        return self.values[index] if index < end and lowers[index] == lower else None
+
+
+def _numbers(view: memoryview[int], width: int) -> memoryview[int]:
+    """Little-endian unsigned numbers of two or four bytes as a view; copied only on a big-endian machine."""
+    if sys.byteorder == "big":  # pragma: no cover
+        from array import array
+
+        swapped = array("H" if width == 2 else "I", bytes(view))
+        swapped.byteswap()
+        return memoryview(swapped)
+    return view.cast("H") if width == 2 else view.cast("I")
