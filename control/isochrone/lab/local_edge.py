@@ -16,7 +16,7 @@ import signal
 import sys
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -141,7 +141,7 @@ def node_binary() -> Path:
     return binary
 
 
-async def _spawn(document: Mapping[str, Any]) -> asyncio.subprocess.Process:
+async def _spawn(document: Mapping[str, Any], *, stderr: int) -> asyncio.subprocess.Process:
     node = node_binary()
     if not (REPOSITORY / "node_modules" / "miniflare").is_dir():
         raise EdgeStartError("The npm packages of the local edge are not installed: run `make setup`.")
@@ -151,14 +151,50 @@ async def _spawn(document: Mapping[str, Any]) -> asyncio.subprocess.Process:
         str(REPOSITORY / "local" / "edge.mjs"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=stderr,
         start_new_session=True,
         limit=_LINE_LIMIT,
     )
-    if process.stdin is None:  # pragma: no cover - a pipe was asked for
-        raise EdgeStartError("Node was started without a pipe.")
-    process.stdin.write(json.dumps(document).encode() + b"\n")
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(document).encode() + b"\n")
     return process
+
+
+async def _answer(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    """The one line that Node prints."""
+    line = b""
+    if process.stdout is not None:
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            raise EdgeStartError(f"The local edge was not ready after {START_TIMEOUT_S:.0f} s.") from None
+    if not line:
+        raise EdgeStartError(f"Node ended with status {await process.wait()} before the edge was ready.")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise EdgeStartError(answer["error"])
+    return answer
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Close Node's standard input, which ends it; then end whatever is left of its session."""
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+    finally:
+        _kill_group(process)
+    await process.wait()
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    """What is left of Node's session is workerd, if Node itself was killed."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class LocalEdge:
@@ -167,7 +203,8 @@ class LocalEdge:
     Attributes:
         options: what was asked for.
         url: where the Worker answers, without a trailing slash.
-        kv_api: base URL of the Cloudflare-shaped REST API of its KV, without the `/accounts/{id}` prefix.
+        kv_api: base URL of the Cloudflare-shaped REST API of its KV, without the `/accounts/{id}` prefix; empty when no
+            namespace is bound.
         pid: process id of workerd.
         ready_ms: from the start of Node to the first moment a request would be answered.
     """
@@ -184,7 +221,7 @@ class LocalEdge:
         self._line_count = 0
         self._line_came = asyncio.Condition()
 
-    async def __aenter__(self) -> LocalEdge:
+    async def __aenter__(self) -> Self:
         try:
             await self._start()
         except BaseException:
@@ -201,30 +238,11 @@ class LocalEdge:
         await self.aclose()
 
     async def _start(self) -> None:
-        process = self._process = await _spawn(self.options.document())
+        process = self._process = await _spawn(self.options.document(), stderr=asyncio.subprocess.PIPE)
         self._reader = asyncio.create_task(self._read_log(process))
-        if process.stdout is None:  # pragma: no cover - a pipe was asked for
-            raise EdgeStartError("Node was started without a pipe.")
-        try:
-            line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
-        except TimeoutError:
-            raise EdgeStartError(f"The local edge was not ready after {START_TIMEOUT_S:.0f} s.") from None
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            raise EdgeStartError(
-                f"Node ended before the edge was ready: {await self._last_words()}"
-            ) from None
-        if "error" in answer:
-            raise EdgeStartError(answer["error"])
-        self.url, self.kv_api = answer["url"], answer["kvApi"]
+        answer = await _answer(process)
+        self.url, self.kv_api = answer["url"], answer["kvApi"] or ""
         self.pid, self.ready_ms = answer["pid"], answer["readyMs"]
-
-    async def _last_words(self) -> str:
-        if self._reader is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._reader), STOP_TIMEOUT_S)
-        return self._lines[-1] if self._lines else "it wrote nothing."
 
     async def _read_log(self, process: asyncio.subprocess.Process) -> None:
         """Keep what the Worker logs; without a reader the pipe would fill and workerd stop."""
@@ -279,27 +297,9 @@ class LocalEdge:
         """End Node and workerd; calling it again does nothing."""
         process, self._process = self._process, None
         if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                pass
-            finally:
-                _kill_group(process)
-            await process.wait()
+            await _end(process)
         if self._reader is not None:
             await asyncio.gather(self._reader, return_exceptions=True)
-
-
-def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Whatever is left of Node's session: workerd, if Node itself was killed."""
-    if sys.platform == "win32":
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def dry_run(options: EdgeOptions) -> dict[str, Any]:
@@ -308,13 +308,10 @@ async def dry_run(options: EdgeOptions) -> dict[str, Any]:
     Raises:
         EdgeStartError: the options are wrong.
     """
-    process = await _spawn(options.document(dry_run=True))
+    process = await _spawn(options.document(dry_run=True), stderr=asyncio.subprocess.DEVNULL)
     try:
-        stdout, _ = await asyncio.wait_for(process.communicate(), START_TIMEOUT_S)
+        answer = await _answer(process)
     finally:
-        _kill_group(process)
-    answer: dict[str, Any] = json.loads(stdout)
-    if "error" in answer:
-        raise EdgeStartError(answer["error"])
+        await _end(process)
     described: dict[str, Any] = answer["options"]
     return described
