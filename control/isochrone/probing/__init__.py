@@ -1,0 +1,1 @@
+"""Measures round-trip times: one file per method behind one small protocol."""

@@ -1,0 +1,169 @@
+"""QUIC handshake probes (RFC 9000, 9001) with aioquic.
+
+The handshake gives two exchanges, each an upper bound of the network's round trip: our first Initial until the server's first
+datagram (holds the server's key exchange and signature), and our Finished until the server's confirmation (holds hardly any
+work). The smaller of those that were not sent twice is the sample. Against aioquic servers on loopback the second is about
+three times as close to the truth as the first; aioquic's own estimator cannot tell less than 1 ms and counts its own CPU time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.packet import QuicProtocolVersion
+from aioquic.tls import CipherSuite
+
+from isochrone.model import Outcome
+from isochrone.probing.prober import ProbeResult, ProberTrouble, is_address, own_fault, resolve
+from isochrone.probing.quic_link import LinkClosed, QuicLink
+
+if TYPE_CHECKING:
+    from isochrone.model import Target
+
+#: A probe that got no answer in time while our event loop was late by more than this, all told, blames nobody else.
+LATE_BOUND = 0.05  # seconds
+INITIAL_RTT = (
+    0.333  # seconds, RFC 9002 section 6.2.2: the Initial is repeated after twice this, beyond any real path
+)
+CONFIRM_SLACK = 0.05  # seconds beyond the first exchange's time that the confirmation is waited for
+
+_ALERTS = {
+    40: "handshake_failure",
+    42: "bad_certificate",
+    49: "access_denied",
+    80: "internal_error",
+    109: "missing_extension",
+    112: "unrecognized_name",
+    120: "no_application_protocol",
+}  # fmt: skip  RFC 8446 section 6
+
+
+class QuicProber:
+    """A full handshake with ALPN h3, closed as soon as the server has confirmed it.
+
+    The certificate is not verified: targets are whatever answers inside an ASN, and nothing is sent to them.
+    """
+
+    method = "quic"
+
+    def __init__(self) -> None:
+        # One version and one cipher suite (which every server must have, RFC 8446 section 9.1): keys for others would
+        # be derived for each probe and thrown away.
+        self._configuration = QuicConfiguration(
+            is_client=True,
+            alpn_protocols=["h3"],
+            verify_mode=ssl.CERT_NONE,
+            initial_rtt=INITIAL_RTT,
+            cipher_suites=[CipherSuite.AES_128_GCM_SHA256],
+            supported_versions=[QuicProtocolVersion.VERSION_1],
+        )
+
+    async def run_once(
+        self, target: Target, *, source_address: str | None = None, timeout: float
+    ) -> ProbeResult:
+        """Resolve (if it is a name), shake hands, close; ended after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        phases: dict[str, float] = {}
+        address, link = target.address, None
+        configuration = (
+            self._configuration
+        )  # without a name there is no server name to send (RFC 6066 section 3)
+        try:
+            if not is_address(target.address):
+                address = (await resolve(target.address, timeout=timeout))[0]
+                phases["dns"] = (loop.time() - started) * 1000
+                configuration = replace(configuration, server_name=target.address)
+            link = QuicLink(
+                configuration, address, target.port, source_address=source_address, anonymous=True
+            )
+            link.start()
+            outcome, rtt, detail = await _shake_hands(link, deadline=started + timeout, timeout=timeout)
+        except ProberTrouble as trouble:
+            outcome, rtt, detail = Outcome.PROBER_FAILED, None, str(trouble)
+        except OSError as error:
+            outcome, rtt, detail = Outcome.PROBER_FAILED, None, own_fault(error)
+        finally:
+            if link is not None:
+                link.close()
+        if link is not None:
+            phases |= _phases(link)
+        return ProbeResult(outcome=outcome, rtt_ms=rtt, phases=phases, detail=detail, address=address)
+
+
+async def _shake_hands(
+    link: QuicLink, *, deadline: float, timeout: float
+) -> tuple[Outcome, float | None, str]:
+    loop = asyncio.get_running_loop()
+    try:
+        await link.until(lambda: link.completed is not None, deadline)
+        first = (link.first_received or 0.0) - (
+            link.first_sent or 0.0
+        )  # both are there once it has completed
+        with contextlib.suppress(TimeoutError, LinkClosed):  # the first exchange is a sample by itself
+            await link.until(
+                lambda: link.confirmed is not None, min(deadline, loop.time() + 2 * first + CONFIRM_SLACK)
+            )
+    except TimeoutError:
+        if link.late > LATE_BOUND:
+            return (
+                Outcome.PROBER_FAILED,
+                None,
+                f"this prober's event loop was late by {link.late * 1000:.0f} ms",
+            )
+        what = "no answer" if link.first_received is None else "the handshake did not complete"
+        return Outcome.TARGET_FAILED, None, f"{what} within {timeout:g} s"
+    except LinkClosed as closed:
+        return Outcome.TARGET_FAILED, None, _why(closed)
+    rtt = round_trip(link)
+    if rtt is None:
+        return (
+            Outcome.TARGET_FAILED,
+            None,
+            "packets were lost: both exchanges were sent twice, so neither has an exact time",
+        )
+    return Outcome.OK, rtt, ""
+
+
+def round_trip(link: QuicLink) -> float | None:
+    """The network's round trip in ms as the handshake shows it; None when loss left no exact exchange."""
+    exchanges = (
+        (link.first_sent, link.first_received, link.first_repeated),
+        (link.finished_sent, link.confirmed, link.finished_repeated),
+    )
+    exact = [
+        back - sent
+        for sent, back, repeated in exchanges
+        if sent is not None and back is not None and not repeated
+    ]
+    return max(min(exact), 0.0) * 1000 if exact else None
+
+
+def _phases(link: QuicLink) -> dict[str, float]:
+    """The times of a handshake in ms: `first_answer` and `confirmation` are exchanges, `handshake` is from first to complete."""
+    spans = {
+        "first_answer": (link.first_sent, link.first_received),
+        "handshake": (link.first_sent, link.completed),
+        "confirmation": (link.finished_sent, link.confirmed),
+    }
+    return {
+        name: (end - begin) * 1000
+        for name, (begin, end) in spans.items()
+        if begin is not None and end is not None
+    }
+
+
+def _why(closed: LinkClosed) -> str:
+    code = closed.error_code
+    if code is not None and 0x100 <= code <= 0x1FF:  # RFC 9001 section 4.8
+        alert = code - 0x100
+        name = _ALERTS.get(alert, f"alert {alert}")
+        return f"the TLS handshake was refused: {name}" + (f" ({closed})" if str(closed) else "")
+    if code is not None:
+        return f"the server closed the connection: error 0x{code:x}" + (f" ({closed})" if str(closed) else "")
+    return str(closed)

@@ -1,0 +1,1 @@
+"""Samples and state that must survive."""

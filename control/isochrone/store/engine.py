@@ -1,0 +1,164 @@
+"""The file beneath the store: opening, locking, transactions. What is in it is `sqlite.py`'s affair."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from isochrone.store import schema
+from isochrone.store.errors import StoreError, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+BUSY_MS = 5_000  # how long a call waits for a short lock, e.g. of the sqlite3 shell
+
+
+class Engine:
+    """One open SQLite file: one writer at a time, readers beside it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock_file: int | None) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock_file = lock_file
+        self._mutex = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> Self:
+        """The store in the file `path`, made (with its folder) when it is not there.
+
+        A writer holds `<path>.lock` until it is closed or its process ends, however it ends. With `read_only` nothing is
+        locked or made, so that a command can look at the store of a running daemon.
+
+        Raises:
+            StoreError: "locked", "not_a_database", "newer_schema", "missing" or "unreadable".
+        """
+        path = Path(path)
+        lock_file: int | None = None
+        connection: sqlite3.Connection | None = None
+        try:
+            if read_only:
+                if not path.is_file():
+                    raise StoreError(
+                        path,
+                        "missing",
+                        "there is no store yet; has the daemon run with this service.state_dir?",
+                    )
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock_file = _lock(path)
+            connection = _connect(path, read_only=read_only)
+            found = schema.version_of(connection)
+            if found > schema.VERSION:
+                raise StoreError(
+                    path, "newer_schema",
+                    f"written by a newer isochrone (schema {found}, this one knows {schema.VERSION}); upgrade this one",
+                )  # fmt: skip
+            if found < schema.VERSION:
+                if read_only:
+                    raise StoreError(
+                        path,
+                        "missing",
+                        f"schema {found} is older than this isochrone; start the daemon to migrate it",
+                    )
+                schema.migrate(connection)
+            connection.execute("SELECT count(*) FROM state").fetchone()  # a damaged file shows itself now
+            return cls(path, connection, lock_file)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if lock_file is not None:
+                os.close(lock_file)
+            if isinstance(error, sqlite3.Error | OSError):
+                raise explain(path, error) from None
+            raise
+
+    def close(self) -> None:
+        """End it; a second call does nothing."""
+        with self._mutex:
+            self._connection.close()
+            if self._lock_file is not None:
+                os.close(self._lock_file)
+                self._lock_file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing; the commit waits for the disk."""
+        with self._mutex:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back already
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise explain(self.path, error) from None
+                raise
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own: under the write-ahead log it neither waits for the writer nor holds it up."""
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = _connect(self.path, read_only=True)
+            yield connection
+        except (sqlite3.Error, OSError) as error:
+            raise explain(self.path, error) from None
+        finally:
+            if connection is not None:
+                connection.close()
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    mode = "ro" if read_only else "rwc"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_MS / 1000,
+    )
+    try:
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _lock(path: Path) -> int:
+    """An exclusive lock that the system takes back when this process ends, however it ends."""
+    lock_path = path.with_name(path.name + ".lock")
+    lock_file = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock_file, 32).decode("ascii", "replace").strip()
+        os.close(lock_file)
+        who = f"process {holder}" if holder else "another process"
+        raise StoreError(
+            path,
+            "locked",
+            f"already in use by {who}; stop that daemon or give this one another service.state_dir",
+        ) from None
+    os.ftruncate(lock_file, 0)
+    os.pwrite(lock_file, f"{os.getpid()}\n".encode("ascii"), 0)
+    return lock_file

@@ -1,0 +1,85 @@
+"""The tables, and how a file written by an older version is brought up to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+#: One tuple of statements for each schema version, the first making version 1 from an empty file. A released entry is
+#: never changed: a change of the tables is a new entry. The SQL stays portable (no SQLite-only types or clauses).
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # Origins and methods are numbers in samples; country, colo and continent are the map format's `letters`.
+        "CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+        """CREATE TABLE samples (
+            timestamp REAL NOT NULL,
+            origin INTEGER NOT NULL,
+            asn INTEGER NOT NULL,
+            country INTEGER NOT NULL,
+            colo INTEGER NOT NULL,
+            continent INTEGER NOT NULL,
+            method INTEGER NOT NULL,
+            outcome INTEGER NOT NULL,
+            rtt_ms REAL,
+            latitude REAL,
+            longitude REAL
+        )""",
+        # Samples arrive nearly in order, so that this index grows at its right edge and costs little.
+        "CREATE INDEX samples_by_time ON samples (timestamp)",
+        """CREATE TABLE standings (
+            origin TEXT NOT NULL,
+            endpoint TEXT NOT NULL,
+            offered INTEGER NOT NULL,
+            proved INTEGER NOT NULL,
+            good INTEGER NOT NULL,
+            failed INTEGER NOT NULL,
+            changed_at REAL NOT NULL,
+            checked_at REAL NOT NULL,
+            PRIMARY KEY (origin, endpoint)
+        )""",
+        """CREATE TABLE findings (
+            found_at REAL NOT NULL,
+            check_id TEXT NOT NULL,
+            subject TEXT NOT NULL,
+            severity TEXT NOT NULL,
+            evidence TEXT NOT NULL,
+            advice TEXT NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL
+        )""",
+        "CREATE INDEX findings_by_time ON findings (found_at)",
+        """CREATE TABLE publications (
+            id INTEGER PRIMARY KEY,
+            published_at REAL NOT NULL,
+            version TEXT NOT NULL,
+            sha256 TEXT NOT NULL,
+            published_by TEXT NOT NULL,
+            detail TEXT NOT NULL
+        )""",
+        "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    ),
+)
+
+VERSION = len(MIGRATIONS)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The schema version of a file; 0 for an empty one."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring an older file up to `VERSION`, all of it or nothing. The connection is in autocommit mode."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in MIGRATIONS[version_of(connection) :]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,248 @@
+"""The embedded store: one SQLite file in the state directory.
+
+SQLite and not DuckDB: what must survive arrives in small batches, each acknowledged only when it is on disk, while other
+threads and `isochrone status` read; that is SQLite's write-ahead log. DuckDB is made for few large appends by one process that
+keeps every other out, and would be a 20 MB dependency. The analytics that it is good at are done in numpy over columns read
+from here, and SQLite is in the standard library.
+
+A call that returns has committed with `synchronous=FULL`: neither SIGKILL nor a power cut takes back what it stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isochrone.model import Finding, Sample, Severity, Standing
+from isochrone.store.columns import OUTCOMES, ROW, StoredSamples, columns_of
+from isochrone.store.engine import Engine
+from isochrone_edge.latency_map import letters
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+BLOCK_ROWS = 100_000  # rows turned into numpy at a time: bounds the memory that Python objects take
+
+_OUTCOME_NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """One version of the map that was made live."""
+
+    published_at: float  # Unix seconds
+    version: str
+    sha256: str  # of the map's bytes
+    published_by: str  # e.g. "daemon", "publish", "rollback"
+    detail: str = ""
+
+
+class Store(Engine):
+    """Samples and state that must survive. Safe to use from several threads; one daemon at a time.
+
+    Every method raises StoreError and nothing else.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock_file: int | None) -> None:
+        super().__init__(path, connection, lock_file)
+        self._ids: dict[str, int] = {}
+
+    # Samples
+
+    def add_samples(self, samples: Iterable[Sample]) -> int:
+        """Store a batch, all of it or nothing. When this returns, the batch is on disk. Returns its size."""
+        with self.transaction() as connection:
+            before = connection.total_changes
+            known = dict(self._ids)
+            fresh = 0
+
+            def number(name: str) -> int:
+                nonlocal fresh
+                if (known_id := known.get(name)) is None:
+                    row = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+                    if row is None:
+                        fresh += 1
+                        row = connection.execute(
+                            "INSERT INTO names (name) VALUES (?) RETURNING id", (name,)
+                        ).fetchone()
+                    known[name] = known_id = int(row[0])
+                return known_id
+
+            code = _code
+            rows = [
+                (
+                    s.timestamp, number(s.origin), s.asn, code(s.country), code(s.colo), code(s.continent),
+                    number(s.method), _OUTCOME_NUMBER[s.outcome], s.rtt_ms, s.latitude, s.longitude,
+                )
+                for s in samples
+            ]  # fmt: skip
+            connection.executemany("INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
+            stored = connection.total_changes - before - fresh
+        self._ids = known  # only now: ids of a rolled-back transaction must not be remembered
+        return stored
+
+    def sample_columns(self, since: float = -math.inf, until: float = math.inf) -> StoredSamples:
+        """The samples with `since <= timestamp < until`, oldest first. Reads beside a writer without stopping it."""
+        with self.reader() as connection:
+            # An absent number travels as infinity: numpy can't convert None inside a structured row.
+            cursor = connection.execute(
+                "SELECT timestamp, origin, asn, country, colo, continent, method, outcome,"
+                " ifnull(rtt_ms, 9e999), ifnull(latitude, 9e999), ifnull(longitude, 9e999)"
+                " FROM samples WHERE timestamp >= ? AND timestamp < ? ORDER BY timestamp",
+                (since, until),
+            )
+            blocks = []
+            while rows := cursor.fetchmany(BLOCK_ROWS):
+                blocks.append(np.array(rows, ROW))
+            names = dict(connection.execute("SELECT id, name FROM names"))
+        return columns_of(blocks, names)
+
+    def sample_counts(self, since: float = -math.inf) -> dict[str, int]:
+        """How many samples there are since then, by outcome; outcomes without any are left out."""
+        with self.reader() as connection:
+            rows = connection.execute(
+                "SELECT outcome, count(*) FROM samples WHERE timestamp >= ? GROUP BY outcome", (since,)
+            ).fetchall()
+        return {OUTCOMES[outcome].value: count for outcome, count in rows}
+
+    def last_sample_at(self) -> float | None:
+        """When the newest sample was measured, in Unix seconds."""
+        with self.reader() as connection:
+            (newest,) = connection.execute("SELECT max(timestamp) FROM samples").fetchone()
+        return None if newest is None else float(newest)
+
+    def forget(self, before: float) -> int:
+        """Delete the samples and findings older than `before`. Returns how many samples went."""
+        with self.transaction() as connection:
+            gone = connection.execute("DELETE FROM samples WHERE timestamp < ?", (before,)).rowcount
+            connection.execute("DELETE FROM findings WHERE found_at < ?", (before,))
+        return gone
+
+    # Standings and findings
+
+    def standings(self) -> dict[tuple[str, str], Standing]:
+        """(origin, endpoint) -> what its checks have earned; see `isochrone.verification.standing`."""
+        with self.reader() as connection:
+            rows = connection.execute(
+                "SELECT origin, endpoint, offered, proved, good, failed, changed_at, checked_at FROM standings"
+            ).fetchall()
+        return {
+            (origin, endpoint): Standing(
+                offered=bool(offered), proved=bool(proved), good=good, failed=failed,
+                changed_at=changed_at, checked_at=checked_at,
+            )
+            for origin, endpoint, offered, proved, good, failed, changed_at, checked_at in rows
+        }  # fmt: skip
+
+    def save_standings(self, standings: Mapping[tuple[str, str], Standing]) -> None:
+        """Store these standings; others are left as they are."""
+        with self.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO standings VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (origin, endpoint) DO UPDATE SET"
+                " offered = excluded.offered, proved = excluded.proved, good = excluded.good, failed = excluded.failed,"
+                " changed_at = excluded.changed_at, checked_at = excluded.checked_at",
+                [
+                    (
+                        origin,
+                        endpoint,
+                        int(s.offered),
+                        int(s.proved),
+                        s.good,
+                        s.failed,
+                        s.changed_at,
+                        s.checked_at,
+                    )
+                    for (origin, endpoint), s in standings.items()
+                ],
+            )
+
+    def add_findings(self, found_at: float, findings: Iterable[Finding]) -> None:
+        """Keep what verification saw at that Unix time."""
+        with self.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO findings VALUES (?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        found_at,
+                        f.check,
+                        f.subject,
+                        f.severity.value,
+                        f.evidence,
+                        f.advice,
+                        f.source,
+                        json.dumps(f.details),
+                    )
+                    for f in findings
+                ],
+            )
+
+    def findings(self, since: float = -math.inf) -> list[tuple[float, Finding]]:
+        """(Unix time, finding) since then, oldest first."""
+        with self.reader() as connection:
+            rows = connection.execute(
+                "SELECT found_at, check_id, subject, severity, evidence, advice, source, details FROM findings"
+                " WHERE found_at >= ? ORDER BY found_at",
+                (since,),
+            ).fetchall()
+        return [
+            (
+                found_at,
+                Finding(
+                    check=check, subject=subject, severity=Severity(severity), evidence=evidence, advice=advice,
+                    source=source, details=json.loads(details),
+                ),
+            )
+            for found_at, check, subject, severity, evidence, advice, source, details in rows
+        ]  # fmt: skip
+
+    # Publications and state
+
+    def add_publication(self, publication: Publication) -> None:
+        """Keep that a version of the map was made live."""
+        p = publication
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO publications (published_at, version, sha256, published_by, detail) VALUES (?,?,?,?,?)",
+                (p.published_at, p.version, p.sha256, p.published_by, p.detail),
+            )
+
+    def publications(self, limit: int = 20) -> list[Publication]:
+        """The last versions made live, newest first."""
+        with self.reader() as connection:
+            rows = connection.execute(
+                "SELECT published_at, version, sha256, published_by, detail FROM publications ORDER BY id DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+        return [
+            Publication(published_at=at, version=version, sha256=sha256, published_by=by, detail=detail)
+            for at, version, sha256, by, detail in rows
+        ]
+
+    def state(self, name: str) -> str | None:
+        """What was last kept under `name`."""
+        with self.reader() as connection:
+            row = connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_state(self, name: str, value: str | None) -> None:
+        """Keep `value` under `name`; None forgets it."""
+        with self.transaction() as connection:
+            if value is None:
+                connection.execute("DELETE FROM state WHERE name = ?", (name,))
+            else:
+                connection.execute(
+                    "INSERT INTO state VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    (name, value),
+                )
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(text: str) -> int:
+    return letters(text) or 0

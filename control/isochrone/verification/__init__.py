@@ -1,0 +1,1 @@
+"""Proves by real connections that what the map promises is true."""
