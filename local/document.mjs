@@ -1,5 +1,5 @@
 // The JSON document that describes one edge: read, checked in full, and completed with defaults.
-import { existsSync } from "node:fs";
+import { existsSync, globSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -84,10 +84,12 @@ export function readDocument(text) {
   return document;
 }
 
-// A vendored SDK beside the sources is what production would use, so it comes first.
+// A vendored SDK beside the sources is what production would use, so it comes first; then the caller's, then `make setup`'s.
 function findSdk({ root, sdk }) {
-  const candidates = [path.join(root, "python_modules"), sdk].filter(Boolean);
+  const installed = globSync(".venv/lib/*/site-packages", { cwd: REPOSITORY });
+  const own = installed.map((folder) => path.join(REPOSITORY, folder));
+  const candidates = [path.join(root, "python_modules"), ...(sdk ? [sdk] : own)];
   const found = candidates.find((folder) => existsSync(path.join(folder, "workers/__init__.py")));
-  if (!found) throw new DocumentError(`The workers SDK is in none of: ${candidates.join(", ") || "(no folder given)"}.`);
+  if (!found) throw new DocumentError(`The workers SDK is in none of: ${candidates.join(", ")}.`);
   return path.resolve(found);
 }

@@ -37,14 +37,16 @@ function fail(sentence, detail) {
   process.stdout.write(`${JSON.stringify({ error: sentence })}\n`, () => end(1));
 }
 
-/** The last line of what workerd wrote is what a person wants to read: for Python, the exception. */
-function sentenceOf(error) {
-  const text = String(error?.message ?? error);
-  if (error?.code === "ERR_ADDRESS_IN_USE") return text.split(" Please")[0];
+/** One sentence from what workerd wrote: for Python the exception, the traceback's last line; else the first line. */
+function sentenceOf(error, document) {
+  if (error?.code === "ERR_ADDRESS_IN_USE") {
+    return `Something listens on ${document.host} port ${document.port} already.`;
+  }
+  const text = String(error?.message ?? error).split("Runtime stderr:\n").at(-1);
   const messages = [...text.matchAll(/"message":("(?:[^"\\]|\\.)*")/g)].map((match) => JSON.parse(match[1]));
-  const lines = (messages[0] ?? text).split("\n").filter((line) => line.trim() && !/^\s+at /.test(line));
-  const python = lines.findIndex((line) => line.startsWith("Traceback") || line.includes("PythonError"));
-  const line = python >= 0 ? lines.at(-1) : lines[0];
+  const lines = (messages[0] ?? text).split("\n").filter((line) => line.trim() && !/^(\s+at |\*\*\*)/.test(line));
+  const python = lines.some((line) => line.startsWith("Traceback") || line.includes("PythonError"));
+  const line = (python ? lines.at(-1) : lines[0]) ?? "it wrote nothing.";
   return `The Worker could not be started: ${line.trim().replace(/^service core:user:\S+ /, "")}`;
 }
 
@@ -58,9 +60,7 @@ async function manifestOf(document) {
   return modules.pyodideModules(base, { ...document, image: await memoryImage(document, base) });
 }
 
-async function start(line) {
-  const { readDocument } = await import("./document.mjs");
-  const document = readDocument(line);
+async function start(document) {
   const { edgeOptions, describe } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
@@ -73,7 +73,7 @@ async function start(line) {
   const url = await miniflare.unsafeGetDirectURL();
   print({
     url: url.origin,
-    kvApi: new URL("/cdn-cgi/local/explorer/api", front).href,
+    kvApi: options.unsafeLocalExplorer ? new URL("/cdn-cgi/local/explorer/api", front).href : null,
     pid: workerd.pid,
     readyMs: Math.round(performance.now() - started),
   });
@@ -82,15 +82,23 @@ async function start(line) {
 process.on("SIGTERM", () => end(0));
 process.on("SIGINT", () => end(0));
 
+async function begin(line) {
+  const { readDocument, DocumentError } = await import("./document.mjs");
+  let document;
+  try {
+    document = readDocument(line);
+    await start(document);
+  } catch (error) {
+    if (ending) return;
+    if (error instanceof DocumentError) fail(error.message);
+    else fail(sentenceOf(error, document), error.stack);
+  }
+}
+
 let seen = false;
 createInterface({ input: process.stdin, terminal: false })
   .on("line", (line) => {
-    if (seen) return;
+    if (!seen) begin(line);
     seen = true;
-    start(line).catch((error) => {
-      if (ending) return;
-      const known = error.constructor.name === "DocumentError";
-      fail(known ? error.message : sentenceOf(error), known ? "" : error.stack);
-    });
   })
   .on("close", () => (seen ? end(0) : fail("Standard input ended before a document came.")));

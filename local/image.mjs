@@ -8,7 +8,7 @@ import { Miniflare } from "miniflare";
 import { imageModules } from "./modules.mjs";
 import { imageOptions } from "./options.mjs";
 
-const KEPT = 4; // 31 MB each
+const KEPT = 4; // 15 MB each
 const STALE_MS = 10 * 60 * 1000; // a temporary file this old belongs to nobody
 const WORKERD = createRequire(import.meta.url)("workerd/package.json").version;
 

@@ -12,6 +12,7 @@ const SHIMS =
   'import { WebAssembly, fetch, location, crypto, addEventListener, process } from "./shims.mjs";\n';
 
 const esm = (contents) => ({ type: "esm", contents });
+const text = (contents) => ({ type: "text", contents });
 const data = (file) => ({ type: "data", contents: new Uint8Array(readFileSync(file)) });
 
 /** Files below `folder` whose name ends in one of `endings`, as relative POSIX paths, sorted. */
@@ -29,6 +30,12 @@ function sdkFiles(sdk) {
   return ["asgi.py", ...names];
 }
 
+/** Pyodide's own list of packages, emptied: it must be there, and nothing is to be loaded from it. */
+function emptyLockfile() {
+  const { info } = JSON.parse(readFileSync(path.join(PYODIDE, "pyodide-lock.json"), "utf8"));
+  return JSON.stringify({ info, packages: {} });
+}
+
 /** What both the memory image and the Worker boot from; depends on versions alone. */
 export function pythonBase(sdk) {
   const worker = path.join(HERE, "worker");
@@ -36,10 +43,12 @@ export function pythonBase(sdk) {
   const modules = {
     "boot.mjs": esm(readFileSync(path.join(worker, "boot.mjs"), "utf8")),
     "shims.mjs": esm(readFileSync(path.join(worker, "shims.mjs"), "utf8")),
+    "sparse.mjs": esm(readFileSync(path.join(worker, "sparse.mjs"), "utf8")),
     "pyodide.mjs": esm(pyodide("pyodide.mjs")),
     "pyodide.asm.mjs": esm(pyodide("pyodide.asm.mjs")),
     "pyodide.asm.wasm": { ...data(path.join(PYODIDE, "pyodide.asm.wasm")), type: "wasm" },
     "python_stdlib.zip": data(path.join(PYODIDE, "python_stdlib.zip")),
+    "lockfile.txt": text(emptyLockfile()),
     "python_modules/workers/workflows.js": esm(readFileSync(path.join(sdk, "workers/workflows.js"), "utf8")),
     "dispatch.py": data(path.join(worker, "dispatch.py")),
   };
@@ -85,11 +94,11 @@ export function pyodideModules(base, { root, main, image }) {
     ...base.modules,
     "main.mjs": esm(readFileSync(path.join(HERE, "worker/main.mjs"), "utf8")),
     "files.mjs": fileTable(base.sdkNames, names, moduleName(root, main)),
-    "snapshot.mjs": esm("export const snapshot = undefined;"),
+    "packed.mjs": esm("export const packedImage = undefined;"),
   };
   if (image) {
     modules["python.image"] = { type: "data", contents: image };
-    modules["snapshot.mjs"] = esm('export { default as snapshot } from "./python.image";');
+    modules["packed.mjs"] = esm('export { default as packedImage } from "./python.image";');
   }
   for (const name of names) modules[`source/${name}`] = data(path.join(root, name));
   return { mainModule: "main.mjs", modulesRoot: HERE, modules };

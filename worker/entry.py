@@ -12,9 +12,10 @@ from hmac import compare_digest
 from random import getrandbits
 from urllib.parse import parse_qsl, urlsplit
 
-import js
+from js import Request as JsRequest
+from js import Response as JsResponse
+from js import fetch as js_fetch
 from pyodide.ffi import JsException
-from workers import Response, WorkerEntrypoint
 
 from isochrone_edge.breaker import Breaker
 from isochrone_edge.colour import facts_of
@@ -22,6 +23,7 @@ from isochrone_edge.forward import IDEMPOTENT, Forwarded, Limits, Unreachable, f
 from isochrone_edge.latency_map import Facts
 from isochrone_edge.snapshot import Snapshot
 from isochrone_edge.steer import Origin, Plan, Steering, built_in_origins
+from workers import Response, WorkerEntrypoint
 
 OWN = "/.isochrone/"
 
@@ -49,7 +51,11 @@ class Isolate:
         live = self.snapshot.map
         if live is not None and live is not self.steering.map:
             try:
+                before = {o.id for o in self.steering.origins if o.state == "down"}
                 self.steering = Steering(live, promise=self.promise)
+                for origin in self.steering.origins:
+                    if origin.id in before and origin.state == "up":
+                        self.breaker.proved(origin.id)
             except (ValueError, KeyError, TypeError) as error:
                 self.snapshot.problem = f"map refused: {error!r}"
                 self.snapshot.counters["damaged"] += 1
@@ -88,8 +94,7 @@ class Default(WorkerEntrypoint):
         path = url[start:]
         if path.startswith(OWN):
             return own_endpoint(isolate, js_request, path)
-        facts = facts_from(js_request.cf)
-        plan = isolate.steering.plan(facts)
+        plan = isolate.steering.plan(CfFacts(js_request.cf))
         method: str = js_request.method
         done = await forward(
             plan.origins,
@@ -104,7 +109,7 @@ class Default(WorkerEntrypoint):
         if done.response is None:
             isolate.counters["failed"] += 1
             return failure(plan, done)
-        return Response(answer(plan, done, began))
+        return answer(plan, done, began)
 
     async def _refresh(self, isolate: Isolate) -> None:
         """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long."""
@@ -142,32 +147,36 @@ class Sender:
 
     async def __call__(self, origin: Origin, seconds: float):
         """The origin's answer, or Unreachable, or TimeoutError after `seconds`."""
-        outbound = js.Request.new("https://" + origin.host + self.path, self.js_request)
+        outbound = JsRequest.new("https://" + origin.host + self.path, self.js_request)
         headers = outbound.headers
-        headers.set("x-isochrone-colour", str(self.plan.colour))
-        headers.set("x-isochrone-origin", origin.id)
-        headers.set("x-isochrone-map", self.plan.version)
+        put = headers.set
+        put("x-isochrone-colour", str(self.plan.colour))
+        put("x-isochrone-origin", origin.id)
+        put("x-isochrone-map", self.plan.version)
         if not headers.has("traceparent"):
-            headers.set("traceparent", f"00-{getrandbits(128) or 1:032x}-{getrandbits(64) or 1:016x}-00")
-        abort = js.AbortController.new()
+            put("traceparent", f"00-{getrandbits(128) or 1:032x}-{getrandbits(64) or 1:016x}-00")
         try:
+            # A fetch given up goes on until this request ends; an abort signal would cost more, and cut streams too.
             async with asyncio.timeout(seconds):
-                return await js.fetch(outbound, signal=abort.signal, redirect="manual")
-        except TimeoutError:
-            abort.abort()
-            raise
+                return await js_fetch(outbound)
         except (JsException, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
             raise Unreachable(str(error)) from error
 
 
-def facts_from(cf) -> Facts:
-    """Facts from `request.cf`, which may be missing."""
-    if cf is None or not hasattr(cf, "to_py"):
-        return Facts()
-    get = lambda name: getattr(cf, name, None)  # noqa: E731
-    return facts_of(
-        get("asn"), get("country"), get("colo"), get("continent"), get("latitude"), get("longitude"),
-    )  # fmt: skip
+class CfFacts:
+    """`Facts` read from `request.cf` only when a kind of cell asks for them. Any of it, and all of it, may be missing."""
+
+    __slots__ = ("_cf", *Facts._fields)
+
+    def __init__(self, cf: object) -> None:
+        self._cf = cf
+
+    def __getattr__(self, name: str):
+        value = getattr(facts_of(**{name: getattr(self._cf, name, None)}), name)
+        setattr(self, name, value)
+        return value
 
 
 def answer(plan: Plan, done: Forwarded, began: float):
@@ -175,7 +184,7 @@ def answer(plan: Plan, done: Forwarded, began: float):
     response, origin = done.response, done.origin
     if response.status == 101:
         return response  # an upgraded connection is passed through untouched
-    ours = js.Response.new(response.body, response)
+    ours = JsResponse.new(response.body, response)
     headers = ours.headers
     if origin.alt_svc:
         headers.set("alt-svc", origin.alt_svc)

@@ -5,15 +5,11 @@ import * as cloudflareSockets from "cloudflare:sockets";
 import createPyodideModule from "./pyodide.asm.mjs";
 import { loadPyodide } from "./pyodide.mjs";
 import { dispatcher, files, sdkFiles } from "./files.mjs";
+import lockfile from "./lockfile.txt";
 
-export const METADATA = "/session/metadata";
+const METADATA = "/session/metadata";
 const PACKAGES = `${METADATA}/python_modules`;
 const DISPATCH = "/lib/isochrone_local";
-
-const LOCKFILE = JSON.stringify({
-  info: { abi_version: "2026_0", arch: "wasm32", platform: "emscripten", python: "3.14.2", version: "314.0.6" },
-  packages: {},
-});
 
 // Pyodide would share one MessageChannel between requests, and workerd ties I/O to the request that made
 // it. Without one it falls back to setTimeout, which belongs to the request that calls it.
@@ -75,7 +71,7 @@ export async function bootPython({ snapshot, makeSnapshot } = {}) {
   const pyodide = await withoutGlobals(["process", "MessageChannel"], () =>
     loadPyodide({
       indexURL: "file:///pyodide/",
-      lockFileContents: LOCKFILE,
+      lockFileContents: lockfile,
       packageBaseUrl: "file:///pyodide/",
       createPyodideModule,
       env: { HOME: "/session", PYTHONDONTWRITEBYTECODE: "1" },

@@ -2,9 +2,10 @@
 import { bootPython, loadWorker } from "./boot.mjs";
 import { entry } from "./files.mjs";
 import { firstEvent } from "./shims.mjs";
-import { snapshot } from "./snapshot.mjs";
+import { packedImage } from "./packed.mjs";
+import { unpack } from "./sparse.mjs";
 
-const pyodide = await bootPython({ snapshot });
+const pyodide = await bootPython({ snapshot: packedImage && unpack(packedImage) });
 const handlers = loadWorker(pyodide, entry);
 
 let started = false;

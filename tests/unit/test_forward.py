@@ -76,6 +76,14 @@ async def test_the_breaker_spares_later_requests_the_dead_origin():
     assert (done.origin.id, world.sent) == ("b", ["b"])
 
 
+def test_a_request_that_would_not_go_there_first_does_not_spend_the_trial():
+    breaker = Breaker()
+    for _ in range(FAILURES):
+        breaker.failed("b", 0.0)
+    assert breaker.order("abcd", EJECT_SECONDS) == list("acdb")
+    assert breaker.order("bacd", EJECT_SECONDS) == list("bacd")
+
+
 def test_one_trial_brings_an_origin_back_and_failing_it_doubles_the_pause():
     breaker = Breaker()
     for _ in range(FAILURES):

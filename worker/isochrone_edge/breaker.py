@@ -39,23 +39,29 @@ class Breaker:
     def order(self, origins: Iterable[str], now: float) -> list[str]:
         """The same origins, the ejected ones last. At most half are treated as ejected, and none when all are.
 
-        An origin whose time is over gets one trial: it keeps its place once, and is put back meanwhile.
+        An origin whose time is over gets one trial, from a request that would go to it first: it keeps its place once,
+        and is put back meanwhile. (From another request the trial would be spent and never made.)
         """
         names = list(origins)
         if not self._ejected:
             return names
-        good, out = [], []
+        good: list[str] = []
+        out: list[str] = []
         limit = len(names) // 2
         for name in names:
             until = self._ejected.get(name)
             if until is None or len(out) >= limit:
                 good.append(name)
-            elif until <= now:
+            elif until <= now and not good:
                 self._ejected[name] = now + self._length[name]
                 good.append(name)
             else:
                 out.append(name)
         return good + out
+
+    def proved(self, origin: str) -> None:
+        """The control plane found the origin well again: better evidence than what this isolate saw before."""
+        self.succeeded(origin)
 
     def ejected(self, now: float) -> dict[str, float]:
         """Origins now ejected, with the seconds until a trial."""

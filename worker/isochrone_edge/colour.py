@@ -4,7 +4,12 @@ from .latency_map import Facts
 
 
 def facts_of(
-    asn: object, country: object, colo: object, continent: object, latitude: object, longitude: object
+    asn: object = None,
+    country: object = None,
+    colo: object = None,
+    continent: object = None,
+    latitude: object = None,
+    longitude: object = None,
 ) -> Facts:
     """Facts from raw `request.cf` values of any type. Latitude and longitude arrive as decimal strings."""
     return Facts(

@@ -14,6 +14,7 @@ import struct
 import sys
 import zlib
 from bisect import bisect_left
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ KINDS = {
     "country": b"CTRY",
     "continent": b"CONT",
 }
-#: kinds whose keys are wider than two bytes: their tables are split by the upper part of the key
-SPLIT_KINDS = ("asn_country", "asn")
+#: kinds whose keys are wider than two bytes: how many bits of them are kept cell by cell, below those that many cells share
+SPLIT_BITS = {"asn_country": 16, "asn": 8}
 DEFAULT = "default"
+_DICT_UP_TO = 1024
 
 
 class MapError(ValueError):
@@ -67,6 +69,7 @@ class Candidate(NamedTuple):
     samples: int
 
 
+@lru_cache(maxsize=4096)
 def letters(text: str | None) -> int | None:
     """Letters and digits as a number in base 36; None for what is no such code of two or three characters."""
     if not text or not 2 <= len(text) <= 3 or not (text.isascii() and text.isalnum()):
@@ -96,14 +99,24 @@ def evidence_count(code: int) -> int:
     return code if code <= 128 else math.ceil(128 * 2 ** ((code - 128) / 8) - 1e-9)
 
 
-def grid_key(latitude: float, longitude: float, step: float) -> int:
-    """The grid cell of a place, for squares of `step` degrees (a divisor of 180, at least 1): row by row from the south pole.
+def grid_keys(step: float) -> Callable[[float, float], int]:
+    """What gives the grid cell of a place, for squares of `step` degrees (a divisor of 180, at least 1).
 
-    Raises ValueError or OverflowError for NaN and infinity.
+    The cells are numbered row by row from the south pole, each row from 180 degrees west. Latitude and longitude have to be
+    within -90 to 90 and -180 to 180.
     """
     rows, columns = int(180 / step), int(360 / step)
-    row = min(rows - 1, max(0, int((latitude + 90) / step)))
-    return row * columns + int((longitude + 180) / step) % columns
+
+    def key(latitude: float, longitude: float) -> int:
+        row = int((latitude + 90) / step)
+        return (row if row < rows else rows - 1) * columns + int((longitude + 180) / step) % columns
+
+    return key
+
+
+def grid_key(latitude: float, longitude: float, step: float) -> int:
+    """The grid cell of one place; see `grid_keys`."""
+    return grid_keys(step)(latitude, longitude)
 
 
 class LatencyMap:
@@ -160,10 +173,13 @@ class LatencyMap:
         if not 0 <= self._default < self.colours:
             raise MapError("its default names a colour that it does not have")
         self.grid_step = float(self.meta.get("grid_step") or 0)
+        if b"GRID" in sections and not 1 <= self.grid_step <= 180:
+            raise MapError(f"its grid has squares of {self.grid_step} degrees")
         tables: dict[str, _Table | _SplitTable] = {}
         for kind, tag in KINDS.items():
             if tag in sections:
-                tables[kind] = (_SplitTable if kind in SPLIT_KINDS else _Table)(sections[tag])
+                bits = SPLIT_BITS.get(kind)
+                tables[kind] = _SplitTable(sections[tag], bits) if bits else _Table(sections[tag])
         self._tables = tables
         #: kinds in the order in which this map wants them tried; unknown ones are a newer map's
         self._chain = [
@@ -173,7 +189,7 @@ class LatencyMap:
     def _finder(self, kind: str) -> Callable[[Facts], int | None]:
         """What finds the colour of a client's cell of one kind: one call a kind, for this is the edge's hot path."""
         get = self._tables[kind].get
-        step = self.grid_step
+        square = grid_keys(self.grid_step) if kind == "grid" else None
 
         def by_asn_country(facts: Facts) -> int | None:
             asn, country = facts.asn, letters(facts.country)
@@ -184,19 +200,32 @@ class LatencyMap:
 
         def by_grid(facts: Facts) -> int | None:
             latitude, longitude = facts.latitude, facts.longitude
-            if (
-                latitude is None
-                or longitude is None
-                or not (step and -90 <= latitude <= 90 and -360 <= longitude <= 360)
-            ):
+            if latitude is None or longitude is None or square is None:
+                return None
+            if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
                 return None  # NaN among them: no comparison with it holds
-            return get(grid_key(latitude, longitude, step))
+            return get(square(latitude, longitude))
 
-        def by_letters(facts: Facts) -> int | None:
-            key = letters(getattr(facts, kind))
+        def by_country(facts: Facts) -> int | None:
+            key = letters(facts.country)
             return None if key is None else get(key)
 
-        return {"asn_country": by_asn_country, "asn": by_asn, "grid": by_grid}.get(kind, by_letters)
+        def by_colo(facts: Facts) -> int | None:
+            key = letters(facts.colo)
+            return None if key is None else get(key)
+
+        def by_continent(facts: Facts) -> int | None:
+            key = letters(facts.continent)
+            return None if key is None else get(key)
+
+        return {
+            "asn_country": by_asn_country,
+            "asn": by_asn,
+            "colo": by_colo,
+            "grid": by_grid,
+            "country": by_country,
+            "continent": by_continent,
+        }[kind]
 
     @property
     def cells(self) -> int:
@@ -253,6 +282,8 @@ class _Table:
         self.count = len(view) // 4
         self.keys = _numbers(view[: self.count * 2], 2)
         self.values = _numbers(view[self.count * 2 : self.count * 4], 2)
+        #: a few hundred colos or countries are faster as a dict; a fine grid would take too long to make one of
+        self.get = dict(iter(self)).get if self.count <= _DICT_UP_TO else self._search
 
     def __len__(self) -> int:
         return self.count
@@ -260,33 +291,35 @@ class _Table:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self.keys, self.values, strict=True)
 
-    def get(self, key: int) -> int | None:
+    def _search(self, key: int) -> int | None:
         index = bisect_left(self.keys, key)
         return self.values[index] if index < self.count and self.keys[index] == key else None
 
 
 class _SplitTable:
-    """Wide keys split in halves, since many share their upper half: (upper, end) pairs, then lower halves, then colours.
+    """Wide keys, split: (upper part, end) pairs, then the lower parts of all keys, one or two bytes each, then colours.
 
-    The upper half has four bytes, the lower one two. Few uppers are in use (some 7 of ASNs, some hundreds of countries x those).
+    Few upper parts are in use: some 1,600 of ASNs without their last eight bits, some 1,500 of countries with ASNs without
+    their last sixteen.
     """
 
-    def __init__(self, view: memoryview[int]) -> None:
+    def __init__(self, view: memoryview[int], bits: int) -> None:
         (uppers,) = struct.unpack_from("<I", view)
-        body = 4 + uppers * 8
+        body, width = 4 + uppers * 8, bits // 8
         if body > len(view):
             raise MapError("a table is incomplete")
         heads = _numbers(view[4:body], 4)
         self.count = heads[-1] if uppers else 0
-        self.lowers = _numbers(view[body : body + self.count * 2], 2)
-        self.values = _numbers(view[body + self.count * 2 : body + self.count * 4], 2)
+        end = body + self.count * width
+        self.bits = bits
+        #: bytes look up a byte at the speed of memchr; pairs of bytes are searched by halves, and their runs are short
+        self.lowers = bytes(view[body:end]) if width == 1 else _numbers(view[body:end], 2)
+        self.values = _numbers(view[end : end + self.count * 2], 2)
         if len(self.values) != self.count:
             raise MapError("a table is incomplete")
-        self.spans: dict[int, tuple[int, int]] = {}
-        start = 0
-        for index in range(0, 2 * uppers, 2):
-            self.spans[heads[index]] = (start, heads[index + 1])
-            start = heads[index + 1]
+        ends = heads[1::2].tolist()
+        self.spans = dict(zip(heads[::2].tolist(), zip([0, *ends], ends, strict=False), strict=True))
+        self.get = self._getter()
 
     def __len__(self) -> int:
         return self.count
@@ -294,15 +327,37 @@ class _SplitTable:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for upper, (start, end) in self.spans.items():
             for index in range(start, end):
-                yield upper << 16 | self.lowers[index], self.values[index]
+                yield upper << self.bits | self.lowers[index], self.values[index]
 
-    def get(self, key: int) -> int | None:
-        span = self.spans.get(key >> 16)
-        if span is None:
-            return None
-        end, lower, lowers = span[1], key & 0xFFFF, self.lowers
-        index = bisect_left(lowers, lower, span[0], end)
-        return self.values[index] if index < end and lowers[index] == lower else None
+    def _getter(self) -> Callable[[int], int | None]:
+        """Key -> colour; a closure, since every attribute of `self` would be looked up once a request."""
+        span_of, lowers, values, bits, mask = (
+            self.spans.get,
+            self.lowers,
+            self.values,
+            self.bits,
+            (1 << self.bits) - 1,
+        )
+
+        def by_byte(key: int) -> int | None:
+            span = span_of(key >> 8)
+            if span is None:
+                return None
+            index = find(key & 0xFF, span[0], span[1])
+            return None if index < 0 else values[index]
+
+        def by_halves(key: int) -> int | None:
+            span = span_of(key >> bits)
+            if span is None:
+                return None
+            lower = key & mask
+            index = bisect_left(lowers, lower, span[0], span[1])
+            return values[index] if index < span[1] and lowers[index] == lower else None
+
+        if isinstance(lowers, bytes):
+            find = lowers.find
+            return by_byte
+        return by_halves
 
 
 def _numbers(view: memoryview[int], width: int) -> memoryview[int]:

@@ -118,12 +118,14 @@ def _table(kind: str, cells: Mapping[int, int]) -> bytes:
     if kind == "asn_country":
         cells = {(key & 0xFFFF) << 32 | key >> 16: colour for key, colour in cells.items()}
     keys = sorted(cells)
-    head = b""
-    if kind in form.SPLIT_KINDS:
-        ends = {key >> 16: index for index, key in enumerate(keys, 1)}
-        heads = [number for upper, end in ends.items() for number in (upper, end)]
-        head = struct.pack("<I", len(ends)) + _bytes("I", heads)
-    return head + _bytes("H", [key & 0xFFFF for key in keys]) + _bytes("H", [cells[key] for key in keys])
+    colours = _bytes("H", [cells[key] for key in keys])
+    bits = form.SPLIT_BITS.get(kind)
+    if bits is None:
+        return _bytes("H", keys) + colours
+    ends = {key >> bits: index for index, key in enumerate(keys, 1)}
+    heads = [number for pair in ends.items() for number in pair]
+    lowers = _bytes("B" if bits == 8 else "H", [key & (1 << bits) - 1 for key in keys])
+    return struct.pack("<I", len(ends)) + _bytes("I", heads) + lowers + colours
 
 
 def _bytes(code: str, values: Iterable[int]) -> bytes:

@@ -100,6 +100,7 @@ async def _report(site: LabSite, traffic: Traffic, drills: Drills) -> Report:
             key: drills.report.get(key)
             for key in (
                 "first_map_after_s", "mean_regret_ms", "wrong_choices", "alt_svc_offered", "alt_svc_followed_ok",
+                "edge_failover_s",
                 "failover_s", "recovery_s",
             )
         },
@@ -129,7 +130,9 @@ class _Sayer:
 
     def __call__(self, text: str) -> None:
         self.text = text
-        self.console.print(f"{time.monotonic() - self._began:5.1f} s  {text}", highlight=False, soft_wrap=True)
+        self.console.print(
+            f"{time.monotonic() - self._began:5.1f} s  {text}", highlight=False, soft_wrap=True
+        )
 
 
 class Screen:
@@ -221,7 +224,7 @@ def summary(report: Report, show: Callable[[str], None]) -> None:
         f"affinity: {report['alt_svc_followed_ok']} of {report['alt_svc_offered']} offered endpoints followed to the right region"
     )
     show(
-        f"failover {report['failover_s']} s, recovery {report['recovery_s']} s, first map after {report['first_map_after_s']} s"
+        f"failover {report['edge_failover_s']} s at the edge, {report['failover_s']} s in the map, recovery {report['recovery_s']} s, first map after {report['first_map_after_s']} s"
     )
     if live:
         show(

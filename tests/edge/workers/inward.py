@@ -5,6 +5,8 @@ import json
 import secrets
 
 import js
+from pyodide.ffi import run_sync
+
 from workers import Response, WorkerEntrypoint
 
 CF_FIELDS = ("asn", "country", "colo", "continent", "latitude", "httpProtocol")
@@ -21,6 +23,10 @@ class Default(WorkerEntrypoint):
         path = js.URL.new(request.url).pathname
         handler = getattr(self, path.strip("/"), None)
         return Response("not found", status=404) if handler is None else await handler(request)
+
+    async def scheduled(self, controller):
+        print(f"cron {controller.cron}")
+        await self.env.STORE.put("from-cron", controller.cron)
 
     async def facts(self, request):
         cf = request.cf
@@ -101,3 +107,14 @@ class Default(WorkerEntrypoint):
 
         async with asyncio.timeout(5):
             return Response(json.dumps(await asyncio.gather(*(one(n) for n in range(5)))))
+
+    async def slow_echo(self, request):
+        text = await request.text()
+        await asyncio.sleep(0.05)
+        return Response(text)
+
+    async def never(self, request):
+        await asyncio.sleep(3600)
+
+    async def waits(self, request):
+        return Response(run_sync(js.Promise.resolve("waited")))

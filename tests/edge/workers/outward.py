@@ -2,6 +2,7 @@
 
 import js
 from pyodide.ffi import JsException
+
 from workers import Response, WorkerEntrypoint
 
 

@@ -1,0 +1,5 @@
+"""`python -m isochrone.cli`: the command without its console script."""
+
+from isochrone.cli import main
+
+main()

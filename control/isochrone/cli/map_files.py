@@ -1,0 +1,141 @@
+"""What `isochrone map` reads and writes: maps, clients, weights, the parts of a configuration that a map needs."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from isochrone.checks import Problems, read_toml, tell
+from isochrone.cli import Failure
+from isochrone_edge.latency_map import LatencyMap, MapError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+
+Counted = TypeVar("Counted", bound="Sized")
+
+
+def load_map(path: Path) -> LatencyMap:
+    """The map in a file, or the command's end."""
+    try:
+        return LatencyMap(path.read_bytes())
+    except OSError as error:
+        raise Failure(
+            f"{path}: can't be read: {error.strerror}; name a file that `isochrone map build` wrote"
+        ) from None
+    except MapError as error:
+        raise Failure(f"{path}: {error}; name a file that `isochrone map build` wrote") from None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that at any moment either the old or the new one is there, whole."""
+    name = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=path.absolute().parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            name = file.name
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+        Path(name).replace(path)
+        folder = os.open(path.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if name:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+        raise Failure(
+            f"{path}: can't be written: {error.strerror}; what was there before is as it was"
+        ) from None
+
+
+def parts_of_settings(config: Path | None) -> Any:
+    """`[estimation]`, `[steering]` and `[[overrides]]`, with defaults when there is no file."""
+    from pydantic import ValidationError
+
+    from isochrone.settings import Estimation, OverrideSettings, Section, Steering
+
+    class Parts(Section):
+        estimation: Estimation = Estimation()
+        steering: Steering = Steering()
+        overrides: tuple[OverrideSettings, ...] = ()
+
+    problems: Problems = []
+    document = {} if config is None else read_toml(config, problems)
+    parts = None
+    if document is not None:
+        try:
+            parts = Parts.model_validate(
+                {name: document[name] for name in Parts.model_fields if name in document}
+            )
+        except ValidationError as error:
+            problems += tell(error, Parts)
+    if problems or parts is None:
+        raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
+    return parts
+
+
+def csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str | None]]:
+    """The rows of a CSV file by the names of its header, which has to have one of those wanted.
+
+    What is not UTF-8 becomes a bad value. A blank line is a row only where a row has one field.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open(encoding="utf-8-sig", errors="replace", newline=""))
+            rows = csv.reader(file)
+            names = [name.strip().lower() for name in next(rows, [])]
+            if not set(names) & set(wanted):
+                raise Failure(f"{path}: its first line names none of the columns {', '.join(wanted)}")
+            for row in rows:
+                if row or len(names) == 1:
+                    yield dict(zip(names, row, strict=False))
+        except OSError as error:
+            raise Failure(f"{path}: can't be read: {error.strerror}") from None
+        except csv.Error as error:
+            raise Failure(f"{path}: line {rows.line_num}: {error}") from None
+
+
+def users_of(path: Path) -> Mapping[int, float]:
+    """Weights of ASNs from a CSV file with `asn` and `users` (or `users_est`, or `weight`); several rows of one ASN add up."""
+    users: dict[int, float] = {}
+    for number, row in enumerate(csv_rows(path, ("asn",)), 1):
+        weight = next((row[name] for name in ("users", "users_est", "weight") if name in row), None)
+        try:
+            asn, share = int(row.get("asn") or ""), float(weight or "")
+        except ValueError:
+            asn, share = 0, math.nan
+        if not 0 <= share < math.inf:
+            raise Failure(f"{path}: row {number}: asn and users have to be numbers, not negative")
+        users[asn] = users.get(asn, 0.0) + share
+    return users
+
+
+def say(what: str) -> None:
+    """Progress, on a terminal only: one line that is written over."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{what}", nl=False, err=True)
+
+
+def counting(parts: Iterable[Counted], what: str) -> Iterator[Counted]:
+    """The parts as they come, with progress."""
+    seen = 0
+    for part in parts:
+        seen += len(part)
+        say(f"{seen:,} {what}")
+        yield part

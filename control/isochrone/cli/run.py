@@ -1,0 +1,79 @@
+"""`isochrone run`: the daemon. Everything is checked before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from isochrone.cli import Failure
+from isochrone.cli.check import settings_of
+from isochrone.probing.targets import TargetsError, load_targets
+from isochrone.publishing.kv import token_of
+from isochrone.publishing.kv_errors import KvError
+from isochrone.service.api import ListenError
+from isochrone.service.daemon import Daemon
+from isochrone.service.logs import set_up
+from isochrone.store.errors import StoreError
+from isochrone.store.sqlite import Store
+from isochrone.verification.certificates import TrustStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from isochrone.model import Target
+    from isochrone.settings import Settings
+
+log = logging.getLogger(__name__)
+
+DATABASE = "isochrone.db"
+
+
+@click.command("run")
+@click.option("-c", "--config", default="isochrone.toml", show_default=True, help="The configuration file.")
+@click.option(
+    "--take-over", is_flag=True, help="Replace a live map that another controller or a person published."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Tell more.")
+def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
+    """Measure, build and publish until SIGTERM. Tells its state on the address of service.listen."""
+    settings = settings_of(config)
+    problems: list[str] = []
+    if settings.kv is None:
+        problems.append("kv: missing; the daemon publishes to Workers KV: give account_id and namespace_id")
+    targets = None
+    try:
+        if settings.kv is not None:
+            token_of(settings.kv)
+        targets = load_targets(settings)
+    except (TargetsError, KvError) as error:
+        problems.append(str(error))
+    if targets is not None and not targets.targets:
+        problems.append("targets: there is no usable target; list some under [[targets]] or in targets_file")
+        problems += targets.problems
+    if problems or targets is None:
+        raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
+    set_up(logging.DEBUG if verbose else logging.INFO)
+    for problem in targets.problems:
+        log.warning("%s", problem)
+    try:
+        with Store.open(settings.service.state_dir / DATABASE) as store:
+            asyncio.run(_run(settings, targets.targets, store, take_over=take_over))
+    except (StoreError, TrustStoreError, ListenError) as error:
+        raise Failure(str(error)) from None
+    log.info("ended")
+
+
+async def _run(settings: Settings, targets: Sequence[Target], store: Store, *, take_over: bool) -> None:
+    daemon = Daemon(settings, targets, store, take_over=take_over)
+    await daemon.run()
+    if daemon.building:
+        # A thread is at work on a map that nobody will see, and Python would wait for it. Nothing of it is acknowledged.
+        store.close()
+        log.info("ended")
+        sys.stderr.flush()
+        os._exit(0)

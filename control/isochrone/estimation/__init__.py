@@ -1,0 +1,1 @@
+"""Samples -> estimates of the round-trip time for every (cell, origin)."""

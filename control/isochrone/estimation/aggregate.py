@@ -1,0 +1,188 @@
+"""Samples -> one figure for each (ASN, country, origin): a low quantile over a recency-weighted window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isochrone.estimation.places import Places
+from isochrone.estimation.quantiles import GROUPS_MAX, STEPS, WEIGHT_ONE, pack, summarise
+from isochrone.estimation.samples import SampleColumns, SamplesError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from isochrone.model import Origin
+    from isochrone.settings import Estimation
+
+KM_PER_MS = 299_792.458 * 2 / 3 / 1000 / 2  # of round-trip time: light in fibre goes at 2/3 c, there and back
+LOCATION_SLACK_KM = 100.0  # places are those of cities, and a region is not a point
+EARTH_RADIUS_KM = 6371.0088
+PART = 1 << 16  # rows worked on at a time, so that their columns stay in the cache
+HALF_LIVES = 4  # in the window, unless told otherwise: a sample at its end weighs 1/16
+
+
+class TooManyGroupsError(SamplesError):
+    """More (ASN, country, origin) groups than can be counted."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+        super().__init__(
+            f"the samples name more than {GROUPS_MAX:,} (ASN, country, origin) groups; the Internet has a few million"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Aggregates:
+    """What the samples say. g rows for (ASN, country, origin), p rows for (ASN, country), both in ascending order."""
+
+    origins: tuple[str, ...]
+    asn: NDArray[np.uint32]  # (g,)
+    country: NDArray[np.uint16]  # (g,) `letters` of the code; 0: unknown
+    origin: NDArray[np.uint16]  # (g,) index into `origins`
+    rtt_ms: NDArray[np.float32]  # (g,) the weighted low quantile
+    samples: NDArray[np.int32]  # (g,)
+    spread_ms: NDArray[
+        np.float32
+    ]  # (g,) half of Woodruff's interval, one standard error: see `quantiles.summarise`
+    pair: NDArray[np.int32]  # (g,) index into the arrays below
+    pair_asn: NDArray[np.uint32]  # (p,)
+    pair_country: NDArray[np.uint16]  # (p,)
+    pair_latitude: NDArray[np.float32]  # (p,) the median in degrees, kept to 0.01; NaN: unknown
+    pair_longitude: NDArray[np.float32]  # (p,)
+    pair_colo: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
+    pair_continent: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # samples `used`, and set aside: `outside_window`, `faster_than_light`
+
+
+def aggregate(
+    samples: SampleColumns | Iterable[SampleColumns],
+    origins: Sequence[Origin],
+    settings: Estimation,
+    now: float,
+    half_life_seconds: float | None = None,
+) -> Aggregates:
+    """Aggregates of columns in memory, or of parts as they are read; the order of samples doesn't matter.
+
+    Args:
+        samples: what `load_samples` or `read_samples` give.
+        origins: in the order that the columns' origin index counts.
+        settings: `quantile` and `window_seconds` are used.
+        now: Unix seconds; the window ends here.
+        half_life_seconds: the age at which a sample weighs half; a quarter of the window unless given.
+
+    Raises:
+        TooManyGroupsError: the samples name absurdly many networks.
+    """
+    work = Aggregator(origins, settings, now, half_life_seconds)
+    for part in [samples] if isinstance(samples, SampleColumns) else samples:
+        work.add(part)
+    return work.finish()
+
+
+class Aggregator:
+    """Takes samples part by part, 8 bytes each, and gives the aggregates at the end."""
+
+    def __init__(
+        self,
+        origins: Sequence[Origin],
+        settings: Estimation,
+        now: float,
+        half_life_seconds: float | None = None,
+    ) -> None:
+        self._ids = tuple(origin.id for origin in origins)
+        self._vectors = _unit_vectors(
+            np.array([o.latitude for o in origins], np.float32),
+            np.array([o.longitude for o in origins], np.float32),
+        )
+        self._q, self._window, self._now = settings.quantile, settings.window_seconds, now
+        self._half_life = half_life_seconds or settings.window_seconds / HALF_LIVES
+        self._places = Places()
+        self._keys: list[NDArray[np.uint64]] = []
+        self._counts = {"used": 0, "outside_window": 0, "faster_than_light": 0}
+
+    def add(self, part: SampleColumns) -> None:
+        """Take these samples in; their arrays are not kept."""
+        if part.origins != self._ids:
+            raise ValueError("the samples count other origins than the aggregator")
+        for start in range(0, len(part), PART):
+            self._add(part.part(start, start + PART))
+
+    def _add(self, part: SampleColumns) -> None:
+        age = np.maximum(self._now - part.timestamp, 0.0)
+        inside = age <= self._window
+        possible = inside & ~self._faster_than_light(part)
+        used = int(np.count_nonzero(possible))
+        self._counts["used"] += used
+        self._counts["outside_window"] += len(part) - int(np.count_nonzero(inside))
+        self._counts["faster_than_light"] += int(np.count_nonzero(inside)) - used
+        if not used:
+            return
+        keep = slice(None) if used == len(part) else possible
+        pair = self._places.add(
+            part.asn[keep],
+            part.country[keep],
+            part.colo[keep],
+            part.continent[keep],
+            part.latitude[keep],
+            part.longitude[keep],
+        )
+        group = pair.astype(np.int64) * len(self._ids) + part.origin[keep]
+        if int(group.max()) >= GROUPS_MAX:
+            raise TooManyGroupsError(int(group.max()) + 1)
+        step = np.minimum(age[keep] * (STEPS / self._window), STEPS - 1).astype(np.uint64)
+        self._keys.append(pack(group, part.rtt_ms[keep], step))
+
+    def finish(self) -> Aggregates:
+        """The aggregates of all that was added; the aggregator can't be used any more."""
+        keys = np.concatenate(self._keys) if self._keys else np.zeros(0, np.uint64)
+        self._keys.clear()
+        middle = (np.arange(STEPS) + 0.5) * (self._window / STEPS)
+        weights = np.maximum(1, np.rint(WEIGHT_ONE * np.exp2(-middle / self._half_life))).astype(np.int32)
+        summary = summarise(keys, self._q, weights)
+        del keys
+        places = self._places.finish()
+        pair = places.rank[summary.group // len(self._ids)]
+        origin = (summary.group % len(self._ids)).astype(np.uint16)
+        order = np.lexsort((origin, pair))
+        pair = pair[order]
+        return Aggregates(
+            origins=self._ids,
+            asn=places.asn[pair],
+            country=places.country[pair],
+            origin=origin[order],
+            rtt_ms=summary.value_ms[order],
+            samples=np.minimum(summary.samples[order], np.iinfo(np.int32).max).astype(np.int32),
+            spread_ms=summary.spread_ms[order],
+            pair=pair,
+            pair_asn=places.asn,
+            pair_country=places.country,
+            pair_latitude=places.latitude,
+            pair_longitude=places.longitude,
+            pair_colo=places.colo,
+            pair_continent=places.continent,
+            counts=dict(self._counts),
+        )
+
+    def _faster_than_light(self, part: SampleColumns) -> NDArray[np.bool_]:
+        """Samples whose round trip is too short for the distance between client and origin."""
+        reach = (part.rtt_ms * np.float32(KM_PER_MS / EARTH_RADIUS_KM)) + np.float32(
+            LOCATION_SLACK_KM / EARTH_RADIUS_KM
+        )
+        client = _unit_vectors(part.latitude, part.longitude)
+        origin = self._vectors[:, part.origin]
+        cosine: NDArray[np.float32] = client[0] * origin[0] + client[1] * origin[1] + client[2] * origin[2]
+        impossible: NDArray[np.bool_] = cosine < np.cos(np.minimum(reach, np.float32(np.pi)))
+        return impossible  # never where the place is unknown: NaN is not less
+
+
+def _unit_vectors(latitude: NDArray[np.float32], longitude: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(3, n) points on the unit sphere."""
+    phi, lam = np.radians(latitude), np.radians(longitude)
+    return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)])

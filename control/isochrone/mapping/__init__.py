@@ -1,0 +1,1 @@
+"""Estimates -> latency map: rank, colour, keep calm, compare."""

@@ -1,0 +1,1 @@
+"""Map -> Workers KV: plan, guard, apply, read back, roll back."""

@@ -1,0 +1,78 @@
+"""The daemon's HTTP API: `/` for eyes, `/status` for commands, `/metrics` for Prometheus, `/healthz` for supervisors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from isochrone.service.metrics import registry
+from isochrone.service.page import PAGE
+
+if TYPE_CHECKING:
+    from isochrone.service.daemon import Daemon
+
+
+POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+
+
+class ListenError(Exception):
+    """The address of `service.listen` can't be had; one sentence."""
+
+
+class Api:
+    """Serves while it is started. Reads the daemon's state, changes nothing."""
+
+    def __init__(self, daemon: Daemon, listen: str) -> None:
+        self._daemon = daemon
+        self._listen = listen
+        self._registry = registry(daemon)
+        app = web.Application()
+        app.router.add_get("/", self._page)
+        app.router.add_get("/status", self._status)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self.address = listen  # with the port that was chosen, once started
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: the address is in use, not this host's, or forbidden.
+        """
+        host, _, port = self._listen.rpartition(":")
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            why = "the port is in use" if error.errno == 98 else error.strerror or str(error)
+            raise ListenError(
+                f"service.listen: can't listen on {self._listen} ({why}); stop the other program or choose another port"
+            ) from None
+        self.address = f"{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """End it; answers under way get a second."""
+        await self._runner.cleanup()
+
+    async def _page(self, request: web.Request) -> web.Response:  # noqa: ARG002  aiohttp's signature, here and below
+        return web.Response(text=PAGE, content_type="text/html", headers={"Content-Security-Policy": POLICY})
+
+    async def _status(self, request: web.Request) -> web.Response:  # noqa: ARG002  aiohttp's signature, here and below
+        return web.Response(
+            text=json.dumps(await self._daemon.document()) + "\n", content_type="application/json"
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
+        )
+
+    async def _healthz(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        problem = self._daemon.stale()
+        return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)

@@ -1,0 +1,272 @@
+"""The daemon: what is measured, checked, built and published when. The schedule decides nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from isochrone.mapping.build import EndpointState, NothingToBuildError
+from isochrone.probing.agent import Agent
+from isochrone.probing.quic import QuicProber
+from isochrone.service.api import Api
+from isochrone.service.building import BuildBusyError, Built, build, ok_samples
+from isochrone.service.jobs import Jobs
+from isochrone.service.measuring import Measuring
+from isochrone.service.publisher import Publisher
+from isochrone.service.schedule import Recurring, scheduler_of
+from isochrone.service.status import document
+from isochrone.service.verifying import Verifying
+from isochrone.store.errors import StoreError
+from isochrone.verification.health import HealthChecker
+from isochrone.verification.http3 import EndpointChecker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+    from isochrone.model import Target
+    from isochrone.settings import Settings
+    from isochrone.store.sqlite import Store
+
+log = logging.getLogger(__name__)
+
+BUILD_DEADLINE_SECONDS = 300.0
+HOUSEKEEPING_SECONDS = 3600.0
+EXPECTED_OF_BUILD = (StoreError, NothingToBuildError, BuildBusyError)
+END_SECONDS = 5.0  # what is under way gets so long to end
+
+
+class Daemon:
+    """One controller: measures, checks, builds and publishes until it is told to stop.
+
+    Raises from its constructor, before anything is started: TrustStoreError, StoreError.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        targets: Sequence[Target],
+        store: Store,
+        *,
+        take_over: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.started_at = clock()
+        self.store = store
+        self.origins = settings.model_origins()
+        self.targets = targets
+        self.jobs = Jobs(clock)
+        prober = QuicProber()
+        probing = settings.probing
+        agents = {
+            origin.id: Agent(origin, prober, concurrency=probing.concurrency, timeout=probing.timeout_seconds)
+            for origin in self.origins
+        }
+        self.measuring = Measuring(agents, targets, store, probing)
+        self.verifying = Verifying(
+            self.origins,
+            EndpointChecker(settings.site, settings.verification),
+            HealthChecker(settings.verification),
+            store,
+            settings.verification,
+            clock,
+        )
+        self._build_wanted = asyncio.Event()
+        self.publisher = Publisher(
+            settings, store, self.jobs, self._build_wanted.set, take_over=take_over, clock=clock
+        )
+        self.built: Built | None = None
+        self.builds = 0
+        self.api = Api(self, settings.service.listen)
+        self._stop = asyncio.Event()
+        self._warm = asyncio.Event()  # enough was measured for a first map
+        self._unchecked = {"health", "http3"}
+        self._verified = asyncio.Event()  # each check was made once
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.building = False  # a thread is at work that can't be interrupted
+        self.verifying.recall()
+        self.publisher.recall()
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until SIGTERM, SIGINT or `stop`.
+
+        Raises:
+            ListenError: the API's address can't be had; nothing was started.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        await self.api.start()
+        scheduler = self._schedule()
+        for work in (self._build_loop(), self.publisher.run()):
+            self._tasks.add(asyncio.create_task(work))
+        log.info(
+            "started: %s, %d origins, %d targets, status on http://%s/status",
+            self.settings.site, len(self.origins), len(self.targets), self.api.address,
+        )  # fmt: skip
+        try:
+            await self._stop.wait()
+        finally:
+            log.info("stopping")
+            scheduler.shutdown(wait=False)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            await self.api.stop()
+
+    def _schedule(self) -> AsyncIOScheduler:
+        settings, verifying = self.settings, self.verifying
+        checks = settings.verification.interval_seconds
+        scheduler = scheduler_of(
+            [
+                Recurring("probe", settings.probing.interval_seconds, self._probe),
+                Recurring("health", checks, partial(self._check, "health", verifying.health_round)),
+                Recurring("http3", checks, partial(self._check, "http3", verifying.endpoint_round)),
+                Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
+                Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
+            ],
+            run=self._tracked,
+            skipped=self.jobs.skipped,
+        )
+        scheduler.start()
+        return scheduler
+
+    async def _tracked(self, work: Callable[[], Awaitable[object]]) -> None:
+        """So that the end can wait for it."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        with suppress(asyncio.CancelledError):
+            await work()
+
+    async def _probe(self) -> None:
+        """A round; at the very start as many as a first map needs, one after the other."""
+        wanted = 1 if self._warm.is_set() else await self._rounds_to_warm()
+        for _ in range(wanted):
+            warm = self._warm.is_set()
+            seconds = self.measuring.round_seconds if warm else self.measuring.warm_round
+            await self.jobs.run(
+                "probe",
+                self.measuring.deadline(seconds),
+                partial(self.measuring.round, seconds),
+                expected=(StoreError,),
+            )
+        if not self._warm.is_set() or self.built is None:
+            self._warm.set()
+            await self._want_build()
+
+    async def _rounds_to_warm(self) -> int:
+        """How many rounds a first map needs; one when a map was live before, or enough was measured before a restart."""
+        minimum = self.settings.estimation.min_samples
+        if self.publisher.live is not None:
+            self._warm.set()
+            await self._want_build()
+            return 1
+        since = self.clock() - self.settings.estimation.window_seconds
+        try:
+            counts = await asyncio.to_thread(self.store.sample_counts, since)
+        except StoreError:
+            return minimum
+        pairs = max(1, len(self.targets) * len(self.origins))
+        return max(1, minimum - ok_samples(counts) // pairs)
+
+    async def _check(self, name: str, check: Callable[[], Awaitable[bool]]) -> None:
+        """A round of checks. What it changes is published at once, not when the next build is due."""
+        changed = False
+
+        async def work() -> None:
+            nonlocal changed
+            changed = await check()
+
+        await self.jobs.run(name, self.verifying.deadline, work, expected=(StoreError,))
+        self._unchecked.discard(name)  # also when it failed: the map must not wait for ever
+        if not self._unchecked:
+            self._verified.set()
+        if changed:
+            await self._want_build()
+
+    async def _want_build(self) -> None:
+        self._build_wanted.set()
+
+    async def _build_loop(self) -> None:
+        """Builds whenever one is wanted, one at a time; wishes that come meanwhile are one wish."""
+        await self._warm.wait()
+        await self._verified.wait()  # a first map without endpoints would be replaced at once
+        while True:
+            await self._build_wanted.wait()
+            self._build_wanted.clear()
+            await self.jobs.run("build", BUILD_DEADLINE_SECONDS, self._build, expected=EXPECTED_OF_BUILD)
+
+    async def _build(self) -> None:
+        verifying = self.verifying
+        origins = self.origins
+        endpoints = {
+            origin.id: EndpointState(up=verifying.state(origin) != "down", proved=verifying.offered(origin))
+            for origin in origins
+        }
+        if self.building:
+            raise BuildBusyError
+        self.building = True
+        thread = asyncio.ensure_future(
+            asyncio.to_thread(
+                build, self.store, self.settings, origins,
+                endpoints=endpoints, previous=self.publisher.live, now=self.clock(),
+            )
+        )  # fmt: skip
+        thread.add_done_callback(self._built)
+        # Shielded: a thread can't be ended, the deadline ends only the waiting for it.
+        self.built = await asyncio.shield(thread)
+        self.builds += 1
+        self.publisher.offer(
+            self.built.data, self.built.samples / max(1, len(self.targets) * len(self.origins))
+        )
+
+    def _built(self, thread: asyncio.Future[Built]) -> None:
+        self.building = False
+        if not thread.cancelled():
+            thread.exception()  # seen, whoever else waits for it
+
+    async def _housekeeping(self) -> None:
+        async def work() -> None:
+            before = self.clock() - self.settings.estimation.window_seconds
+            gone = await asyncio.to_thread(self.store.forget, before)
+            log.info("forgot %d samples older than the window", gone)
+
+        await self.jobs.run("housekeeping", BUILD_DEADLINE_SECONDS, work, expected=(StoreError,))
+
+    def stale(self) -> str:
+        """Why this daemon should be looked at; "" when it measures as it should."""
+        record = self.jobs.records.get("probe")
+        last = record.last_success if record and record.last_success else self.started_at
+        age = self.clock() - last
+        bound = 3 * self.measuring.round_seconds + self.measuring.deadline(self.measuring.round_seconds)
+        return f"no good probe round for {age:.0f} s" if age > bound else ""
+
+    async def document(self) -> dict[str, Any]:
+        """What `/status` tells."""
+        since = self.clock() - self.settings.estimation.window_seconds
+        try:
+            counts = await asyncio.to_thread(self.store.sample_counts, since)
+        except StoreError:
+            counts = {}
+        return document(self, counts)
+
+    @property
+    def pid(self) -> int:
+        """The process that it runs in."""
+        return os.getpid()

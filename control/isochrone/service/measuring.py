@@ -1,0 +1,99 @@
+"""Probe rounds: every origin's agent probes every target, in this process. What was measured is on disk before it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from isochrone.model import Target
+    from isochrone.probing.agent import Agent, Round
+    from isochrone.settings import Probing
+    from isochrone.store.sqlite import Store
+
+log = logging.getLogger(__name__)
+
+WARM_PROBES_PER_SECOND = 100.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rounds of this process came to."""
+
+    rounds: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    missed: int = 0  # planned and not probed before the round's deadline
+    reasons: Counter[str] = field(default_factory=Counter)  # why samples were not ok, in the last round
+    last_round: dict[str, Any] = field(default_factory=dict)
+
+
+class Measuring:
+    """The agents of all origins and what they are to probe."""
+
+    def __init__(
+        self, agents: Mapping[str, Agent], targets: Sequence[Target], store: Store, probing: Probing
+    ) -> None:
+        self.tally = Tally()
+        self._agents = agents
+        self._targets = targets
+        self._store = store
+        shortest = shortest_round(probing, len(targets))
+        #: the first rounds follow each other, yet slowly enough that this process's own load stays out of the figures
+        self.warm_round = max(
+            shortest, min(probing.interval_seconds, len(targets) * len(agents) / WARM_PROBES_PER_SECOND)
+        )
+        #: done before the next begins
+        self.round_seconds = max(0.95 * probing.interval_seconds, shortest)
+
+    @staticmethod
+    def deadline(seconds: float) -> float:
+        """Seconds after which a round is stopped from outside, should an agent not keep to its own end."""
+        return seconds * 1.25 + 15.0
+
+    async def round(self, seconds: float) -> None:
+        """One round of all agents at once, spread over `seconds`. Each agent's samples are stored as soon as it is done.
+
+        Raises:
+            StoreError: samples could not be kept.
+        """
+        rounds = await asyncio.gather(
+            *(self._one(agent, seconds) for agent in self._agents.values()), return_exceptions=True
+        )
+        done = [result for result in rounds if not isinstance(result, BaseException)]
+        self._count(done)
+        for result in rounds:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _one(self, agent: Agent, seconds: float) -> Round:
+        result = await agent.run_round(self._targets, seconds=seconds)
+        await asyncio.to_thread(self._store.add_samples, result.samples)
+        return result
+
+    def _count(self, rounds: Sequence[Round]) -> None:
+        tally = self.tally
+        tally.rounds += 1
+        outcomes = Counter(sample.outcome.value for result in rounds for sample in result.samples)
+        tally.outcomes.update(outcomes)
+        missed = sum(result.missed for result in rounds)
+        tally.missed += missed
+        tally.reasons = Counter()
+        for result in rounds:
+            tally.reasons.update(result.details)
+        seconds = max((result.seconds for result in rounds), default=0.0)
+        tally.last_round = {"seconds": round(seconds, 3), "missed": missed, **outcomes}
+        told = " ".join(f"{name}={count}" for name, count in sorted(outcomes.items()))
+        log.info(
+            "probe round %d: %s missed=%d seconds=%.1f", tally.rounds, told or "no samples", missed, seconds
+        )
+
+
+def shortest_round(probing: Probing, targets: int) -> float:
+    """Seconds that a round takes when nobody answers."""
+    return math.ceil(targets / probing.concurrency) * probing.timeout_seconds + 1.0

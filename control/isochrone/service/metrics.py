@@ -1,0 +1,99 @@
+"""Prometheus metrics, read from the daemon's state when they are asked for: nothing is counted twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from isochrone.service.daemon import Daemon
+
+_KV_COUNTERS = {
+    "publishes": "Maps made live.",
+    "unchanged": "Maps not published because nothing changed.",
+    "refused": "Maps refused by the guard.",
+    "held": "Maps not published because another writer's map is live.",
+    "failures": "Failed attempts to use KV.",
+    "damaged": "Times the live map or manifest was found damaged or gone.",
+}
+
+
+class DaemonCollector(Collector):
+    """Turns the daemon's state into metrics."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def collect(self) -> Iterable[Metric]:
+        """All families."""
+        daemon = self._daemon
+        now = daemon.clock()
+        yield from self._jobs(now)
+        samples = CounterMetricFamily(
+            "isochrone_samples", "Probes by outcome, since the start.", labels=["outcome"]
+        )
+        for outcome, count in sorted(daemon.measuring.tally.outcomes.items()):
+            samples.add_metric([outcome], count)
+        yield samples
+        yield CounterMetricFamily(
+            "isochrone_probes_missed", "Probes planned and not made in time.", daemon.measuring.tally.missed
+        )
+        state = daemon.publisher.state
+        for name, what in _KV_COUNTERS.items():
+            yield CounterMetricFamily(f"isochrone_kv_{name}", what, getattr(state, name))
+        kv = GaugeMetricFamily(
+            "isochrone_kv_ok",
+            "1 when KV answers and holds a good map of this controller.",
+            int(state.state == "ok"),
+        )
+        yield kv
+        live = daemon.publisher.live
+        if live is not None:
+            yield GaugeMetricFamily("isochrone_map_age_seconds", "Age of the live map.", now - live.built_at)
+            yield GaugeMetricFamily("isochrone_map_bytes", "Size of the live map.", live.size)
+            yield GaugeMetricFamily("isochrone_map_cells", "Cells of the live map.", live.cells)
+            yield GaugeMetricFamily("isochrone_map_colours", "Colours of the live map.", live.colours)
+        offered = GaugeMetricFamily(
+            "isochrone_endpoint_offered", "1 when the endpoint is proved and offered.", labels=["origin"]
+        )
+        up = GaugeMetricFamily("isochrone_origin_up", "1 when the origin is not down.", labels=["origin"])
+        for origin in daemon.verifying.origins:
+            up.add_metric([origin.id], int(daemon.verifying.state(origin) != "down"))
+            if origin.alt_svc is not None:
+                offered.add_metric([origin.id], int(daemon.verifying.offered(origin)))
+        yield offered
+        yield up
+
+    def _jobs(self, now: float) -> Iterable[Metric]:
+        runs = CounterMetricFamily("isochrone_job_runs", "Runs begun.", labels=["job"])
+        failures = CounterMetricFamily("isochrone_job_failures", "Runs ended by an error.", labels=["job"])
+        deadlines = CounterMetricFamily(
+            "isochrone_job_deadlines", "Runs stopped by their deadline.", labels=["job"]
+        )
+        age = GaugeMetricFamily(
+            "isochrone_job_success_age_seconds", "Since the last good run.", labels=["job"]
+        )
+        seconds = GaugeMetricFamily(
+            "isochrone_job_last_seconds", "How long the last run took.", labels=["job"]
+        )
+        for name, record in sorted(self._daemon.jobs.records.items()):
+            runs.add_metric([name], record.runs)
+            failures.add_metric([name], record.failures)
+            deadlines.add_metric([name], record.deadlines)
+            seconds.add_metric([name], record.last_seconds)
+            age.add_metric([name], now - (record.last_success or self._daemon.started_at))
+        return [runs, failures, deadlines, age, seconds]
+
+
+def registry(daemon: Daemon) -> CollectorRegistry:
+    """A registry of this daemon's own: two in one process must not meet."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(DaemonCollector(daemon))
+    return found
