@@ -78,7 +78,7 @@ tables = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(tables, st.sampled_from([3, 8, 1000]), st.integers(1, 6), st.randoms(use_true_random=False), st.data())
 def test_every_cell_keeps_its_first_choice_and_its_times_within_the_tolerance(
     rtt_ms, budget, width, rng, data
@@ -97,8 +97,10 @@ def test_every_cell_keeps_its_first_choice_and_its_times_within_the_tolerance(
     assert np.array_equal(again.palette.units, coloured.palette.units)
     kept = colour(cells, TOLERANCE, budget, (coloured.palette, coloured.colour))
     assert entries(kept) == entries(coloured)
-    if coloured.looseness.others < 1e5:
+    if len(coloured.palette) <= budget:
         assert kept.kept == n
+    else:  # there is nothing that could be merged
+        assert len(np.unique(np.column_stack([cells.order[:, 0], flags]), axis=0)) > budget // 2
 
 
 def clustered(n, m, rng, noise=0.05, centres=40):
@@ -107,7 +109,7 @@ def clustered(n, m, rng, noise=0.05, centres=40):
     return (rows * (1 + rng.normal(0, noise, (n, m))) + rng.gamma(1, 3, (n, 1)) + 1).astype(np.float32)
 
 
-@pytest.mark.parametrize("budget", [200, 600, 3000])
+@pytest.mark.parametrize("budget", [200, 600, 1500])
 def test_a_large_table_fits_its_budget_and_the_tolerance_rises_for_it(budget):
     cells = cells_of(clustered(6000, 20, np.random.default_rng(7)))
     coloured = colour(cells, TOLERANCE, budget)

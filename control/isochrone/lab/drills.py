@@ -101,6 +101,8 @@ class Drills:
         """The origin most used dies: traffic and promises move; it comes back and so do they."""
         # Networks that gain little by it may rightly stay where they have moved to: hysteresis. The others must return.
         clear = [a for a in self.traffic.last.values() if a.region and self._margin(a.asn) > CLEAR_GAIN_MS]
+        if not clear:
+            raise DrillError("failover: no network has an answer from a region that is clearly its best")
         victim, count = Counter(a.region for a in clear).most_common(1)[0]
         self.say(f"failover: {victim}, clearly the best of {count} networks, is killed")
         affected = {a.asn for a in clear if a.region == victim}

@@ -128,9 +128,9 @@ class LabSite:
                 "base_url": self.edge.kv_api,
             },
             # Fast, to be seen within seconds: a real site would give its endpoints and its clients more rest.
-            "publishing": {"max_moved_share": 1.0, "check_seconds": 5},
+            "publishing": {"max_moved_share": 1.0, "check_seconds": 5, "refresh_seconds": 10},
             "verification": {
-                "interval_seconds": 1, "timeout_seconds": 1, "trust_store": str(net.ca_pem), "fall": 3, "rise": 3,
+                "interval_seconds": 1.5, "timeout_seconds": 1.5, "trust_store": str(net.ca_pem), "fall": 3, "rise": 3,
             },
             "service": {"listen": self.daemon_url.removeprefix("http://")},
             "origins": [

@@ -68,6 +68,12 @@ class DaemonCollector(Collector):
             up.add_metric([origin.id], int(daemon.verifying.state(origin) != "down"))
             if origin.alt_svc is not None:
                 offered.add_metric([origin.id], int(daemon.verifying.offered(origin)))
+        doubted = CounterMetricFamily(
+            "isochrone_checks_doubted", "Rounds whose silence was taken for our own.", labels=["job"]
+        )
+        for name, count in sorted(daemon.verifying.doubted.items()):
+            doubted.add_metric([name], count)
+        yield doubted
         yield offered
         yield up
 

@@ -44,6 +44,7 @@ def document(daemon: Daemon, window_counts: dict[str, int]) -> dict[str, Any]:
         "targets": len(daemon.targets),
         "asns": len({target.asn for target in daemon.targets}),
         "jobs": {name: record.document(now) for name, record in sorted(daemon.jobs.records.items())},
+        "doubted": dict(daemon.verifying.doubted),  # rounds whose silence was taken for our own fault
         "counters": {
             "rounds": tally.rounds,
             "builds": daemon.builds,

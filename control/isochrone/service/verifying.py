@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
@@ -12,7 +14,7 @@ from isochrone.verification.http3 import verdict
 from isochrone.verification.standing import step
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from isochrone.settings import Verification
     from isochrone.store.sqlite import Store
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STAGGER_SECONDS = 0.03  # between the beginnings of checks
 HEALTH = "health"  # the name under which an origin's own standing is kept, beside those of its endpoints
 #: findings of an endpoint that did not answer, in contrast to one that answered wrongly
 SILENT = frozenset({"http3.unreachable", "http3.no_answer"})
 Key = tuple[str, str]  # origin, endpoint's authority or HEALTH
+
+Check = Callable[[], Awaitable[tuple[Key, Verdict]]]
 
 
 class Verifying:
@@ -44,6 +49,8 @@ class Verifying:
         self.findings: dict[Key, tuple[Finding, ...]] = {}  # of the last check of each
         self.doubted: dict[str, int] = {}  # rounds in which silence was taken for our own fault
         self._last_doubt = ""
+        # Handshakes of all origins in one instant would make this process late, and the probes beside them wrong.
+        self._stagger = min(STAGGER_SECONDS, settings.interval_seconds / 2 / max(1, len(origins)))
         self._endpoints = endpoints
         self._health = health
         self._store = store
@@ -53,7 +60,7 @@ class Verifying:
     @property
     def deadline(self) -> float:
         """Seconds: a check resolves, connects and asks, each bounded by the timeout."""
-        return 3 * self._settings.timeout_seconds + 10.0
+        return 3 * self._settings.timeout_seconds + len(self.origins) * self._stagger + 10.0
 
     def recall(self) -> None:
         """Take up the standings of the last run, for what is still configured. Raises StoreError."""
@@ -77,7 +84,7 @@ class Verifying:
             self.findings[origin.id, HEALTH] = _health_findings(result)
             return (origin.id, HEALTH), Verdict(result.outcome, result.detail.startswith("no answer"))
 
-        return await self._round("health", [check(origin) for origin in self.origins])
+        return await self._round("health", [partial(check, origin) for origin in self.origins])
 
     async def endpoint_round(self) -> bool:
         """Check all affinity endpoints by HTTP/3. Returns whether a promise or a state changed.
@@ -95,11 +102,13 @@ class Verifying:
             return (origin.id, authority), Verdict(verdict(results), SILENT.issuperset(errors))
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
-        return await self._round("http3", [check(*each) for each in wanted])
+        return await self._round("http3", [partial(check, *each) for each in wanted])
 
-    async def _round(self, name: str, checks: Sequence[Awaitable[tuple[Key, Verdict]]]) -> bool:
+    async def _round(self, name: str, checks: Sequence[Check]) -> bool:
         async with LoopLag() as lag:
-            verdicts = dict(await asyncio.gather(*checks))
+            verdicts = dict(
+                await asyncio.gather(*(_after(i * self._stagger, check) for i, check in enumerate(checks)))
+            )
         outcomes, why = judged(
             verdicts, lag_seconds=lag.seconds, timeout_seconds=self._settings.timeout_seconds
         )
@@ -154,6 +163,11 @@ class Verifying:
             why,
             "down" if endpoint == HEALTH else "withdrawn",
         )
+
+
+async def _after(seconds: float, check: Check) -> tuple[Key, Verdict]:
+    await asyncio.sleep(seconds)
+    return await check()
 
 
 def _health_findings(check: HealthCheck) -> tuple[Finding, ...]:
