@@ -5,26 +5,39 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from isochrone.checks import host_name, ip_address
 from isochrone.cli import Failure
 from isochrone.model import Outcome, Target
-from isochrone.probing.prober import Prober, ProbeResult, is_address
-from isochrone.probing.quic import QuicProber
+from isochrone.probing.methods import Method, make
+from isochrone.probing.prober import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-METHODS: dict[str, Callable[[], Prober]] = {"quic": QuicProber}
+    from isochrone.probing.prober import Prober, ProbeResult
+
+_CURL_HTTP = {
+    "http": "",
+    "h1": "--http1.1 ",
+    "h2": "--http2 ",
+    "h3": "--http3-only ",
+    "quic": "--http3-only ",
+    "quic-vn": "--http3-only ",
+}
 
 
 @click.command("probe")
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
 @click.option(
-    "--method", type=click.Choice(sorted(METHODS)), default="quic", show_default=True, help="How to measure."
+    "--method",
+    type=click.Choice(get_args(Method)),
+    default="quic",
+    show_default=True,
+    help="How to measure. quic: a handshake; quic-vn: one datagram; http: what the server picks of h2 and h1.",
 )
 @click.option(
     "--count", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Probes to each address."
@@ -46,7 +59,7 @@ METHODS: dict[str, Callable[[], Prober]] = {"quic": QuicProber}
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def probe_command(
     addresses: tuple[str, ...],
-    method: str,
+    method: Method,
     count: int,
     interval: float,
     port: int,
@@ -58,14 +71,14 @@ def probe_command(
     targets = [Target(_address(address), port, 0) for address in addresses]
     if source is not None:
         source = _source(source)
-    prober = METHODS[method]()
+    prober = make(method)
 
     def tell(target: Target, result: ProbeResult) -> None:
         if not as_json:
             click.echo(_line(target, result))
 
     results = asyncio.run(_probe_all(prober, targets, count, interval, timeout, source, tell))
-    summaries = [_summary(target, results[number], timeout) for number, target in enumerate(targets)]
+    summaries = [_summary(method, target, results[number], timeout) for number, target in enumerate(targets)]
     if as_json:
         probes = [
             _probe(target, result) for number, target in enumerate(targets) for result in results[number]
@@ -75,7 +88,7 @@ def probe_command(
         click.echo()
         for summary in summaries:
             click.echo(_summary_line(summary))
-            click.echo(f"  compare: {summary['curl']}")
+            click.echo(f"  compare: {summary['compare']}")
     return 0 if any(result.outcome is Outcome.OK for row in results for result in row) else 1
 
 
@@ -128,9 +141,9 @@ def _probe(target: Target, result: ProbeResult) -> dict[str, Any]:
     }
 
 
-def _summary(target: Target, results: list[ProbeResult], timeout: float) -> dict[str, Any]:
+def _summary(method: Method, target: Target, results: list[ProbeResult], timeout: float) -> dict[str, Any]:
     times = [result.rtt_ms for result in results if result.rtt_ms is not None]
-    host = f"[{target.address}]" if ":" in target.address else target.address
+    command = _command(method, target, len(results), timeout)
     return {
         "target": target.address,
         "port": target.port,
@@ -138,9 +151,25 @@ def _summary(target: Target, results: list[ProbeResult], timeout: float) -> dict
         **{outcome.value: sum(result.outcome is outcome for result in results) for outcome in Outcome},
         "min_ms": _rounded(min(times)) if times else None,
         "median_ms": _rounded(statistics.median(times)) if times else None,
-        "curl": f"curl --http3-only --insecure --silent --output /dev/null --connect-timeout {timeout:g} "
-        f"--write-out 'connect %{{time_connect}} s, TLS %{{time_appconnect}} s\\n' https://{host}:{target.port}/",
+        "compare": command,
+        **({"curl": command} if method in _CURL_HTTP else {}),
     }
+
+
+def _command(method: Method, target: Target, count: int, timeout: float) -> str:
+    """The same check by a tool that everybody has, or the nearest to it."""
+    if method == "icmp":
+        return f"ping -n -c {count} -W {timeout:g} {target.address}"
+    if method == "tcp":
+        return f"nc -v -z -w {max(1, round(timeout))} {target.address} {target.port}"
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    scheme = "http" if target.port == 80 and not _CURL_HTTP[method].startswith("--http3") else "https"
+    # curl counts each time from the start, where ours are from the end of the phase before.
+    return (
+        f"curl {_CURL_HTTP[method]}--insecure --silent --output /dev/null --connect-timeout {timeout:g} "
+        "--write-out 'DNS %{time_namelookup} s, connect %{time_connect} s, TLS %{time_appconnect} s, "
+        f"first byte %{{time_starttransfer}} s\\n' {scheme}://{host}:{target.port}/"
+    )
 
 
 def _line(target: Target, result: ProbeResult) -> str:
@@ -149,7 +178,8 @@ def _line(target: Target, result: ProbeResult) -> str:
     )
     phases = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in result.phases.items())
     if result.rtt_ms is not None:
-        return f"{name}: {result.rtt_ms:.2f} ms ({phases})"
+        told = ", ".join(part for part in (phases, result.detail) if part)
+        return f"{name}: {result.rtt_ms:.2f} ms" + (f" ({told})" if told else "")
     return f"{name}: {result.outcome.value}: {result.detail}" + (f" ({phases})" if phases else "")
 
 

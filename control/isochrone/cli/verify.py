@@ -12,6 +12,7 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
+from isochrone.cli.verify_dns import dns_command
 from isochrone.model import Outcome, Severity
 from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.http3 import EndpointCheck, EndpointChecker
@@ -25,6 +26,9 @@ _COLOURS = {Outcome.OK: "green", Outcome.TARGET_FAILED: "red", Outcome.PROBER_FA
 @click.group("verify")
 def verify_command() -> None:
     """Prove by real connections that what the map promises is true."""
+
+
+verify_command.add_command(dns_command)
 
 
 @verify_command.command("http3")

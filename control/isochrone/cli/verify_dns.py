@@ -13,13 +13,10 @@ import click
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
 from isochrone.model import Outcome, Severity
-from isochrone.probing.targets import TargetsError
-from isochrone.verification.certificates import TrustStoreError
-from isochrone.verification.dns import DnsCheck, DnsChecker
-from isochrone.verification.dns_sec import TrustAnchorError
 
 if TYPE_CHECKING:
     from isochrone.settings import Settings
+    from isochrone.verification.dns import DnsCheck
 
 _COLOURS = {Outcome.OK: "green", Outcome.TARGET_FAILED: "red", Outcome.PROBER_FAILED: "yellow"}
 
@@ -45,6 +42,12 @@ def dns_command(config: str, as_json: bool) -> int:
 
 def run_dns(settings: Settings, now: float) -> tuple[DnsCheck, ...]:
     """One round, or the command's end when a file that the settings name can't be used."""
+    # Imported here: the other commands of the group need neither dnspython nor geoip2.
+    from isochrone.probing.targets import TargetsError
+    from isochrone.verification.certificates import TrustStoreError
+    from isochrone.verification.dns import DnsChecker
+    from isochrone.verification.dns_anchor import TrustAnchorError
+
     try:
         checker = DnsChecker(settings)
     except TrustStoreError as error:
@@ -78,12 +81,16 @@ def _show(checks: tuple[DnsCheck, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("origin", "name", "addresses", "ttl", "https", "answers", "result")
+    table = Table()
+    for title in ("origin", "name", "addresses", "https"):
+        table.add_column(title, overflow="fold")
+    for title in ("ttl", "answers", "result"):
+        table.add_column(title, no_wrap=True)
     for check in checks:
         https = "; ".join(f"{r.priority} {r.target}:{r.port} {','.join(r.alpn)}" for r in check.plan.https)
         table.add_row(
-            check.origin, check.name, "\n".join(check.plan.addresses) or "-", f"{check.plan.ttl} s" if check.plan.usable else "-",
-            https or "-", str(check.answers), Text(check.outcome.value, style=_COLOURS[check.outcome]),
+            check.origin, check.name, "\n".join(check.plan.addresses) or "-", https or "-", f"{check.plan.ttl} s" if check.plan.usable else "-",
+            str(check.answers), Text(check.outcome.value, style=_COLOURS[check.outcome]),
         )  # fmt: skip
     Console().print(table)
     for check in checks:
