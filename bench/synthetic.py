@@ -3,9 +3,10 @@
     .venv/bin/python bench/synthetic.py FOLDER [--samples N] [--asns N] [--origins N] [--seed N] [--plain] [--files N]
 
 Writes FOLDER/origins.csv and FOLDER/samples-*.csv.gz. The same arguments give the same bytes. Everything is made up
-but the cities of the origins and, roughly, where networks are: countries have their rough share of the world's ASNs,
-a few big networks have most of the samples, and round-trip times are distance times a detour drawn once for each
-path, plus an access delay drawn once for each network, plus queueing with a heavy tail drawn for each sample.
+but the cities of the origins and, roughly, where networks are: countries have their rough share of the world's ASNs.
+Two of five samples are spread evenly, as a schedule would, the others are mostly those of a few big networks. Round-trip
+times are distance times a detour drawn once for each path, plus an access delay drawn once for each network, plus
+queueing with a heavy tail drawn for each sample.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CHUNK = 1 << 19
 KM_PER_MS = 99.93  # of round-trip time in fibre
 EARTH_RADIUS_KM = 6371.0
 SPANNING = 0.05  # of the networks are in several countries
+EVEN = 0.4  # of the samples are of a schedule that gives every path as many
 FAILED = 0.01  # of the probes get no answer
 
 
@@ -83,7 +85,7 @@ class World:
         access = random.lognormal(0.8, 0.8, p)[:, None]
         self.base_ms = ((km + 30) / KM_PER_MS * detour + access).astype(np.float32)
         pull = size[network][:, None] * random.lognormal(0, 0.5, m) * random.lognormal(0, 1.0, (p, m))
-        self.upto = np.cumsum(pull.ravel())
+        self.upto = np.cumsum(EVEN / pull.size + (1 - EVEN) * pull.ravel() / pull.sum())
         self.upto /= self.upto[-1]
 
     def origins(self) -> tuple[Origin, ...]:

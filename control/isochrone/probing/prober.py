@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from dataclasses import dataclass, field
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from isochrone import __version__
+from isochrone.model import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from isochrone.model import Outcome, Target
+    from isochrone.model import Target
+
+#: A probe that got no answer in time while our event loop was late by more than this, all told, blames nobody else.
+LATE_BOUND = 0.05  # seconds
+#: A packet whose departure is known no better than this gives no sample: sending it took so long that we were not running.
+SEND_BOUND = 0.0005  # seconds
+#: What a probe says of itself where its protocol has room for it.
+IDENTITY = f"isochrone/{__version__} latency probe"
 
 #: What the system answers when it is this host that can't probe: no route, no socket, no such source address, a local
 #: firewall. Seen at bind, connect or send; a refusal that comes back over the network is the target's.
@@ -31,15 +40,16 @@ _OWN_FAULTS = {
     errno.EACCES: "this host forbids the packet",
 }
 
+NO_PHASES: Mapping[str, float] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
-    """What one probe saw. Times are milliseconds."""
+
+class ProbeResult(NamedTuple):
+    """What one probe saw. Times are milliseconds. A tuple, because a batch makes tens of thousands of them."""
 
     outcome: Outcome
     rtt_ms: float | None = None  # None unless outcome is ok
-    phases: Mapping[str, float] = field(default_factory=dict)  # name -> ms, in the order in which they ended
-    detail: str = ""  # why it is not ok, in words
+    phases: Mapping[str, float] = NO_PHASES  # name -> ms, in the order in which they ended
+    detail: str = ""  # why it is not ok, in words; of an ok HTTP probe its status
     address: str = ""  # the IP address that was probed
 
 
@@ -56,8 +66,76 @@ class Prober(Protocol):
         """Probe once, ended after `timeout` seconds. Never raises for anything the network or this host does."""
 
 
+class BatchProber(Prober, Protocol):
+    """A method that also probes thousands of targets in one go, without a task for each."""
+
+    async def run_batch(
+        self,
+        targets: Sequence[Target],
+        *,
+        source_address: str | None = None,
+        timeout: float,
+        rate: float | None = None,
+    ) -> list[ProbeResult]:
+        """Probe each target once, in order, at most `rate` a second; the results in the targets' order.
+
+        Never raises for anything the network or this host does. Addresses only, no host names.
+        """
+
+
+class Gate(Protocol):
+    """Says which addresses may be probed at all."""
+
+    def refusal(self, address: str) -> str | None:
+        """Why it may not, in words; None when it may."""
+
+
 class ProberTrouble(Exception):
     """This host could not probe: nothing was learnt about the target."""
+
+
+class TargetTrouble(Exception):
+    """The network or the target did not answer as it should."""
+
+
+async def attempt(
+    target: Target,
+    measure: Callable[[str, float, dict[str, float]], Awaitable[tuple[float, str]]],
+    *,
+    timeout: float,
+    gate: Gate | None,
+) -> ProbeResult:
+    """One probe from the name to the blame: resolve, ask the gate, `measure(address, deadline, phases)`.
+
+    `measure` gives the round trip in ms and a detail, raises TargetTrouble or ProberTrouble, and lets OSErrors of its own
+    system calls through; `deadline` is in `loop.time()`.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    phases: dict[str, float] = {}
+    address, rtt, outcome = target.address, None, Outcome.OK
+    try:
+        if not is_address(target.address):
+            address = (await resolve(target.address, timeout=timeout))[0]
+            phases["dns"] = (loop.time() - started) * 1000
+        refused = gate.refusal(address) if gate is not None else None
+        if refused is not None:
+            raise ProberTrouble(refused)
+        rtt, detail = await measure(address, started + timeout, phases)
+    except ProberTrouble as trouble:
+        outcome, detail = Outcome.PROBER_FAILED, str(trouble)
+    except TargetTrouble as trouble:
+        outcome, detail = Outcome.TARGET_FAILED, str(trouble)
+    except OSError as error:
+        outcome, detail = Outcome.PROBER_FAILED, own_fault(error)
+    return ProbeResult(outcome=outcome, rtt_ms=rtt, phases=phases, detail=detail, address=address)
+
+
+def silence(late: float, timeout: float, what: str = "no answer") -> Exception:
+    """Whose fault it is that nothing came in time, when the event loop was late by `late` seconds."""
+    if late > LATE_BOUND:
+        return ProberTrouble(f"this prober's event loop was late by {late * 1000:.0f} ms")
+    return TargetTrouble(f"{what} within {timeout:g} s")
 
 
 def own_fault(error: OSError) -> str:
@@ -67,11 +145,13 @@ def own_fault(error: OSError) -> str:
 
 def is_address(text: str) -> bool:
     """Whether it is an IP address already."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text.partition("%")[0])
+        except (OSError, ValueError):  # a NUL or a surrogate in the text is a ValueError
+            continue
+        return True
+    return False
 
 
 async def resolve(host: str, *, timeout: float) -> tuple[str, ...]:

@@ -18,15 +18,14 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.packet import QuicProtocolVersion
 from aioquic.tls import CipherSuite
 
-from isochrone.model import Outcome
-from isochrone.probing.prober import ProbeResult, ProberTrouble, is_address, own_fault, resolve
+from isochrone.probing.prober import LATE_BOUND as LATE_BOUND  # noqa: PLC0414  its users know it from here
+from isochrone.probing.prober import TargetTrouble, attempt, is_address, silence
 from isochrone.probing.quic_link import LinkClosed, QuicLink
 
 if TYPE_CHECKING:
     from isochrone.model import Target
+    from isochrone.probing.prober import Gate, ProbeResult
 
-#: A probe that got no answer in time while our event loop was late by more than this, all told, blames nobody else.
-LATE_BOUND = 0.05  # seconds
 INITIAL_RTT = (
     0.333  # seconds, RFC 9002 section 6.2.2: the Initial is repeated after twice this, beyond any real path
 )
@@ -51,7 +50,8 @@ class QuicProber:
 
     method = "quic"
 
-    def __init__(self) -> None:
+    def __init__(self, *, gate: Gate | None = None) -> None:
+        self._gate = gate
         # One version and one cipher suite (which every server must have, RFC 8446 section 9.1): keys for others would
         # be derived for each probe and thrown away.
         self._configuration = QuicConfiguration(
@@ -67,38 +67,33 @@ class QuicProber:
         self, target: Target, *, source_address: str | None = None, timeout: float
     ) -> ProbeResult:
         """Resolve (if it is a name), shake hands, close; ended after `timeout` seconds."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        phases: dict[str, float] = {}
-        address, link = target.address, None
-        configuration = (
-            self._configuration
-        )  # without a name there is no server name to send (RFC 6066 section 3)
-        try:
-            if not is_address(target.address):
-                address = (await resolve(target.address, timeout=timeout))[0]
-                phases["dns"] = (loop.time() - started) * 1000
-                configuration = replace(configuration, server_name=target.address)
+
+        async def measure(address: str, deadline: float, phases: dict[str, float]) -> tuple[float, str]:
             link = QuicLink(
-                configuration, address, target.port, source_address=source_address, anonymous=True
+                self.configuration_for(target),
+                address,
+                target.port,
+                source_address=source_address,
+                anonymous=True,
             )
-            link.start()
-            outcome, rtt, detail = await _shake_hands(link, deadline=started + timeout, timeout=timeout)
-        except ProberTrouble as trouble:
-            outcome, rtt, detail = Outcome.PROBER_FAILED, None, str(trouble)
-        except OSError as error:
-            outcome, rtt, detail = Outcome.PROBER_FAILED, None, own_fault(error)
-        finally:
-            if link is not None:
+            try:
+                link.start()
+                return await shake_hands(link, deadline=deadline, timeout=timeout), ""
+            finally:
                 link.close()
-        if link is not None:
-            phases |= _phases(link)
-        return ProbeResult(outcome=outcome, rtt_ms=rtt, phases=phases, detail=detail, address=address)
+                phases |= _phases(link)
+
+        return await attempt(target, measure, timeout=timeout, gate=self._gate)
+
+    def configuration_for(self, target: Target) -> QuicConfiguration:
+        """Without a name there is no server name to send (RFC 6066 section 3)."""
+        if is_address(target.address):
+            return self._configuration
+        return replace(self._configuration, server_name=target.address)
 
 
-async def _shake_hands(
-    link: QuicLink, *, deadline: float, timeout: float
-) -> tuple[Outcome, float | None, str]:
+async def shake_hands(link: QuicLink, *, deadline: float, timeout: float) -> float:
+    """The round trip of a started link's handshake in ms; raises TargetTrouble or ProberTrouble."""
     loop = asyncio.get_running_loop()
     try:
         await link.until(lambda: link.completed is not None, deadline)
@@ -110,24 +105,14 @@ async def _shake_hands(
                 lambda: link.confirmed is not None, min(deadline, loop.time() + 2 * first + CONFIRM_SLACK)
             )
     except TimeoutError:
-        if link.late > LATE_BOUND:
-            return (
-                Outcome.PROBER_FAILED,
-                None,
-                f"this prober's event loop was late by {link.late * 1000:.0f} ms",
-            )
         what = "no answer" if link.first_received is None else "the handshake did not complete"
-        return Outcome.TARGET_FAILED, None, f"{what} within {timeout:g} s"
+        raise silence(link.late, timeout, what) from None
     except LinkClosed as closed:
-        return Outcome.TARGET_FAILED, None, _why(closed)
+        raise TargetTrouble(why(closed)) from None
     rtt = round_trip(link)
     if rtt is None:
-        return (
-            Outcome.TARGET_FAILED,
-            None,
-            "packets were lost: both exchanges were sent twice, so neither has an exact time",
-        )
-    return Outcome.OK, rtt, ""
+        raise TargetTrouble("packets were lost: both exchanges were sent twice, so neither has an exact time")
+    return rtt
 
 
 def round_trip(link: QuicLink) -> float | None:
@@ -158,7 +143,8 @@ def _phases(link: QuicLink) -> dict[str, float]:
     }
 
 
-def _why(closed: LinkClosed) -> str:
+def why(closed: LinkClosed) -> str:
+    """Why the peer or the network ended it, in words."""
     code = closed.error_code
     if code is not None and 0x100 <= code <= 0x1FF:  # RFC 9001 section 4.8
         alert = code - 0x100

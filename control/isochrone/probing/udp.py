@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
-import time
+
+from isochrone.probing.stamps import arrival, stamp_arrivals, stamp_departures
 
 RECEIVE_BYTES = (
     2048  # more than any datagram of an Ethernet path; a longer one is cut and dropped as undecipherable
 )
-ANCILLARY_BYTES = 64
-_SO_TIMESTAMPNS: int = getattr(socket, "SO_TIMESTAMPNS", 35)  # Linux; Python did not name it before 3.14
-_TIMESPEC = struct.Struct("qq")
-_PLAUSIBLE_LATENESS = 60.0  # seconds; a larger one is a stepped clock
+ANCILLARY_BYTES = 192
 
 
-def connected_socket(address: str, port: int, source_address: str | None = None) -> socket.socket:
+def connected_socket(
+    address: str, port: int, source_address: str | None = None, *, departures: bool = False
+) -> socket.socket:
     """A non-blocking socket that only hears from that address; the caller closes it.
 
-    Raises OSError when this host can't open, bind or route it.
+    `departures`: the kernel also stamps what is sent, into the error queue. Raises OSError when this host can't open, bind or
+    route it.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_DGRAM)
     try:
         opened.setblocking(False)
-        with contextlib.suppress(
-            OSError
-        ):  # no kernel stamps here: arrivals count from when the event loop sees them
-            opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        stamp_arrivals(opened)
+        if departures:
+            stamp_departures(opened)
         if source_address is not None:
             opened.bind((source_address, 0))
         opened.connect((address, port))
@@ -40,10 +38,4 @@ def connected_socket(address: str, port: int, source_address: str | None = None)
 
 def lateness(ancillary: list[tuple[int, int, bytes]]) -> float:
     """Seconds that a datagram just read has waited since the kernel received it; 0 when the kernel did not say."""
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            late = time.time() - (int(seconds) + int(nanoseconds) * 1e-9)
-            if 0 <= late < _PLAUSIBLE_LATENESS:
-                return late
-    return 0.0
+    return arrival(ancillary)[1]

@@ -15,6 +15,7 @@ NEAR = {4: "198.18.0.1", 6: "2001:2:0:18::1"}
 FAR_TUN = {4: "198.18.0.2", 6: "2001:2:0:18::2"}
 FAR_NETWORK = {4: "198.19.0.0/16", 6: "2001:2:0:19::/64"}
 PORT = 443  # TLS with h2 and http/1.1 on TCP, h3 on UDP
+VERSION_PORT = 4433  # UDP: nothing but Version Negotiation, at once
 CLOSED_PORT = 4
 
 Version = Literal[4, 6]

@@ -30,7 +30,7 @@ def main() -> int:
     spec = json.loads(sys.stdin.readline())
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     paths = [Path(**path) for path in spec["paths"]]
-    responders = None
+    responders: list[subprocess.Popen[str]] = []
     try:
         near, far, responders, versions = _make(spec, len(paths))
     except subprocess.CalledProcessError as error:
@@ -44,13 +44,13 @@ def main() -> int:
     try:
         link.run()
     finally:
-        if responders is not None:
-            responders.terminate()
+        for process in responders:
+            process.terminate()
     write_log(File(spec["log"]), link.crossings())
     return 0
 
 
-def _make(spec: dict[str, Any], count: int) -> tuple[End, End, subprocess.Popen[str] | None, list[Version]]:
+def _make(spec: dict[str, Any], count: int) -> tuple[End, End, list[subprocess.Popen[str]], list[Version]]:
     kernel.unshare_network()
     versions: list[Version] = [4, 6] if kernel.have_ipv6() else [4]
     near = _end(versions, NEAR)
@@ -73,7 +73,7 @@ def _make(spec: dict[str, Any], count: int) -> tuple[End, End, subprocess.Popen[
         if 6 in versions:  # a local route is enough to be reached there, but not to bind to it
             for number in range(count):
                 kernel.ip("-6", "address", "add", address(number, 6) + "/128", "dev", "lo", "nodad")
-        responders = _responders(spec, addresses) if spec["servers"] else None
+        responders = _responders(spec, versions, addresses) if spec["servers"] else []
     finally:
         kernel.enter_network(namespace)
         os.close(namespace)
@@ -100,18 +100,27 @@ def _maps_all() -> bool:
     return File("/proc/self/gid_map").read_text().split()[-1] == str(0xFFFFFFFF)
 
 
-def _responders(spec: dict[str, Any], addresses: list[str]) -> subprocess.Popen[str]:
-    started = subprocess.Popen(
-        [sys.executable, "-m", "isochrone.lab.packets.responders", spec["chain"], spec["key"], *addresses],
+def _responders(
+    spec: dict[str, Any], versions: list[Version], addresses: list[str]
+) -> list[subprocess.Popen[str]]:
+    return [
+        _started("isochrone.lab.packets.responders", spec["chain"], spec["key"], *addresses),
+        _started("isochrone.lab.packets.version_responder", str(max(versions))),
+    ]
+
+
+def _started(module: str, *arguments: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert started.stdout is not None  # noqa: S101  it was asked for
-    if started.stdout.readline().strip() != "ready":
-        started.kill()
+    assert process.stdout is not None  # noqa: S101  it was asked for
+    if process.stdout.readline().strip() != "ready":
+        process.kill()
         raise OSError(0, "the far hosts' servers did not start")
-    return started
+    return process
 
 
 if __name__ == "__main__":
