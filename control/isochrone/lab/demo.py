@@ -53,11 +53,8 @@ async def run_demo(*, seconds: float | None, browser: bool, console: Console) ->
                 await drills.judge()
                 await drills.affinity()
                 await drills.failover()
-                say(
-                    "all drills are done" + ("" if seconds else "; Ctrl-C ends the demo")
-                    if console.is_terminal
-                    else ""
-                )
+                if console.is_terminal:
+                    say("all drills are done" if seconds else "all drills are done; Ctrl-C ends the demo")
                 await _go_on(traffic, began, seconds, endless=console.is_terminal)
             except DrillError as error:
                 drills.problems.append(str(error))
