@@ -78,7 +78,7 @@ tables = (
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tables, st.sampled_from([3, 8, 1000]), st.integers(1, 6), st.randoms(use_true_random=False), st.data())
 def test_every_cell_keeps_its_first_choice_and_its_times_within_the_tolerance(
     rtt_ms, budget, width, rng, data
@@ -97,10 +97,22 @@ def test_every_cell_keeps_its_first_choice_and_its_times_within_the_tolerance(
     assert np.array_equal(again.palette.units, coloured.palette.units)
     kept = colour(cells, TOLERANCE, budget, (coloured.palette, coloured.colour))
     assert entries(kept) == entries(coloured)
-    if len(coloured.palette) <= budget:
+    if coloured.looseness.exact:
         assert kept.kept == n
-    else:  # there is nothing that could be merged
-        assert len(np.unique(np.column_stack([cells.order[:, 0], flags]), axis=0)) > budget // 2
+    assert len(coloured.palette) <= max(
+        budget, len(np.unique(np.column_stack([cells.order[:, 0], flags]), axis=0))
+    )
+
+
+def test_a_table_of_holes_still_fits():
+    rng = np.random.default_rng(11)
+    rtt_ms = clustered(5000, 16, rng)
+    rtt_ms[rng.random(rtt_ms.shape) < 0.6] = np.nan
+    cells = cells_of(rtt_ms[~np.all(np.isnan(rtt_ms), axis=1)])
+    coloured = colour(cells, TOLERANCE, 500)
+    assert 300 < len(coloured.palette) <= 500
+    check(cells, coloured)
+    assert entries(colour(cells, TOLERANCE, 500, (coloured.palette, coloured.colour))) == entries(coloured)
 
 
 def clustered(n, m, rng, noise=0.05, centres=40):

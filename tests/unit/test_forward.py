@@ -28,13 +28,13 @@ class World:
         self.now += takes
         if what == "refused":
             raise Unreachable("refused")
-        return what
+        return (what, f"answer {what}") if isinstance(what, int) else (200, what)
 
     async def run(self, breaker=None, repeatable=True, **limits):
         return await forward(
             ORIGINS,
             self.send,
-            repeatable=lambda: repeatable,
+            repeatable=lambda sent: repeatable,
             breaker=breaker or Breaker(),
             clock=self.clock,
             limits=Limits(**limits),

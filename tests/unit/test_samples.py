@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from isochrone.estimation import csv_blocks
-from isochrone.estimation.rejects import CODE, NoSamplesError, Reason, Rejects, UnreadableSamplesError
+from isochrone.estimation.rejects import CODE, WORDS, NoSamplesError, Reason, Rejects, UnreadableSamplesError
 from isochrone.estimation.samples import SampleColumns, load_samples, read_samples
 from isochrone.model import Outcome, Sample
 from isochrone_edge.latency_map import letters
@@ -321,6 +321,29 @@ def test_the_daemons_own_samples():
     assert not len(SampleColumns.from_samples([], ORIGINS, now=NOW)[0])
 
 
+@pytest.mark.parametrize(
+    "text", ["7", "7.", ".5", "0.001", "12.345075607299805", "1234.5678", "1234.56789", "12345.12345678", "0.0123456789012345", "59999.9999999999999", "00012.5"],
+)  # fmt: skip
+def test_numbers_are_those_of_float(read, text):
+    columns, rejects = read("\n".join([HEADER, *[with_field("rtt_ms", t) for t in (text, text)], GOOD]))
+    assert rejects.total == (float(text) > 60_000)
+    assert float(text) > 60_000 or columns.rtt_ms[0] == np.float32(float(text))
+
+
+def test_plain_rows_are_read_without_looking_at_each(read, monkeypatch):
+    """What scripts usually write must not go the slow way."""
+    monkeypatch.setattr("isochrone.estimation.samples_csv.fill", None)
+    rows = [
+        "1789999000.1234567,fra-1,3320,DE,12.345075607299805,FRA,EU,50.115521234567,-8.68417,icmp,ok",
+        "1789999000,aws:us-west-2,1,,7,,,,,,",
+        "1789999000,aws:us-west-2,1,,-1,,,,,,",
+        '"1789999000","a","3320","DE","9.5","FRA","EU","50.1","8.7","quic","ok"',
+        "1789999000,mars,4200000001,DE,0,FRA,EU,50.1,8.7,quic,target_failed\r",
+        "1789999000,fra-1,3320,DE,,FRA,EU,50.1,8.7,Köln,prober_failed",
+    ]
+    assert read("\n".join([HEADER, *rows]))[1].rows == 6
+
+
 NUMBERS = st.one_of(
     st.decimals(0, 10**6, places=3).map(str),
     st.floats(allow_nan=True).map(repr),
@@ -408,3 +431,4 @@ def test_the_size_of_blocks_changes_nothing(read, rows, size):
 
 def test_every_reason_has_a_number():
     assert sorted(CODE.values()) == list(range(1, len(Reason) + 1))
+    assert set(WORDS) == set(Reason)

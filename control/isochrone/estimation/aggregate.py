@@ -46,9 +46,7 @@ class Aggregates:
     origin: NDArray[np.uint16]  # (g,) index into `origins`
     rtt_ms: NDArray[np.float32]  # (g,) the weighted low quantile
     samples: NDArray[np.int32]  # (g,)
-    spread_ms: NDArray[
-        np.float32
-    ]  # (g,) half of Woodruff's interval, one standard error: see `quantiles.summarise`
+    spread_ms: NDArray[np.float32]  # (g,) one standard error, half of Woodruff's interval: see `quantiles`
     pair: NDArray[np.int32]  # (g,) index into the arrays below
     pair_asn: NDArray[np.uint32]  # (p,)
     pair_country: NDArray[np.uint16]  # (p,)
@@ -56,9 +54,8 @@ class Aggregates:
     pair_longitude: NDArray[np.float32]  # (p,)
     pair_colo: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
     pair_continent: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
-    counts: dict[str, int] = field(
-        default_factory=dict
-    )  # samples `used`, and set aside: `outside_window`, `faster_than_light`
+    #: samples `used`, and those set aside: `outside_window`, `faster_than_light`
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def aggregate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+from isochrone.estimation.csv_numbers import PAD
 from isochrone.estimation.csv_rows import LINE_MAX
 from isochrone.estimation.rejects import Reason, Rejects, UnreadableSamplesError
 
@@ -18,10 +19,16 @@ _INPUT = 1 << 18  # compressed bytes read at once
 
 
 class Block(NamedTuple):
-    """Whole lines; the last line of a file may lack its line feed."""
+    """Whole lines, each with its line feed, between two PADs."""
 
-    text: bytes
+    data: bytes
     first_line: int  # physical, counted from 1
+
+    def split(self) -> tuple[bytes, Block]:
+        """The first line, and the others."""
+        feed = self.data.index(b"\n", len(PAD))
+        others = b"".join((PAD, memoryview(self.data)[feed + 1 :]))
+        return self.data[len(PAD) : feed], Block(others, self.first_line + 1)
 
 
 def read_blocks(path: Path, rejects: Rejects) -> Iterator[Block]:
@@ -47,33 +54,31 @@ class _DamagedError(Exception):
 
 
 def _lines(pieces: Iterator[bytes], name: str, rejects: Rejects) -> Iterator[Block]:
-    """Pieces of any size cut at line feeds."""
+    """Pieces of any size cut at line feeds. Of a line that is too long only so much is kept that this shows."""
     rest, line, skipping = b"", 1, False
     try:
         for piece in pieces:
             start = 0
-            if skipping:  # the rest of a line that is too long
-                start = piece.find(b"\n") + 1
-                if not start:
+            if skipping:
+                start = piece.find(b"\n")
+                if start < 0:
                     continue
-                skipping, line = False, line + 1
+                skipping = False
             end = piece.rfind(b"\n") + 1
             if end > start:
-                text = rest + piece[start:end]
-                yield Block(text, line)
-                line += text.count(b"\n")
+                block = Block(b"".join((PAD, rest, memoryview(piece)[start:end], PAD)), line)
+                yield block
+                line += block.data.count(b"\n")
                 rest = piece[end:]
             else:
                 rest += piece[start:]
             if len(rest) > LINE_MAX:
-                rejects.rows += 1
-                rejects.add(Reason.LONG_LINE, name, [line], 1)
-                rest, skipping = b"", True
+                rest, skipping = rest[: LINE_MAX + 1], True
     except _DamagedError as damage:
         rejects.add(damage.reason, name, [line], 1)  # what stands after the last line feed can't be trusted
     else:
         if rest:
-            yield Block(rest, line)
+            yield Block(b"".join((PAD, rest, b"\n", PAD)), line)
 
 
 def _plain(file: IO[bytes]) -> Iterator[bytes]:

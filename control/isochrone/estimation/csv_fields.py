@@ -23,10 +23,8 @@ class Rows:
     `odd` marks the rows whose fields are not to be had by cutting at commas; theirs are then of no meaning.
     """
 
-    def __init__(self, block: bytes, width: int) -> None:
-        self._data = b"".join((PAD, block, b"" if block.endswith(b"\n") else b"\n", PAD))
-        self._width = width
-        self.text = Text(self._data)
+    def __init__(self, data: bytes, width: int) -> None:
+        self._data, self._width, self.text = data, width, Text(data)
         characters = self.text.bytes
         feeds = characters == ord("\n")
         cuts = np.flatnonzero((characters == ord(",")) | feeds)
@@ -34,7 +32,7 @@ class Rows:
         regular = len(cuts) == width * np.count_nonzero(feeds) and bool(feeds[ends].all())
         if not regular:
             ends = np.flatnonzero(feeds)
-        self._starts, self._ends = np.r_[len(PAD), ends[:-1] + 1], ends
+        self._starts, self._ends = np.r_[len(PAD), ends + 1][:-1], ends
         self.odd = np.zeros(len(ends), bool)
         self.line = np.arange(len(ends))
         if regular:
@@ -52,13 +50,13 @@ class Rows:
             self._starts, self._ends = self._starts[~blank], ends[~blank]
         self._quoted: list[Flags] = []
         self.odd |= self._ends - self._starts > LINE_MAX
-        if b'"' in block:
+        if b'"' in data:
             self._take_quotes_off()
-        if b"\0" in block:
+        if b"\0" in data:
             self._mark(characters == 0)
-        if not block.isascii():
+        if not data.isascii():
             try:
-                block.decode()
+                data.decode()
             except UnicodeDecodeError:
                 self._mark(characters >= 128)
 
@@ -98,9 +96,8 @@ class Names:
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self._lengths = np.array([len(name) for name in names])
-        self._count = (
-            max((len(name) for name in names), default=0) + 7
-        ) // 8  # words that hold the longest one
+        # Words that hold the longest one.
+        self._count = (max((len(name) for name in names), default=0) + 7) // 8
         table = [[self._word(name, i) for i in range(self._count)] for name in names]
         self._words = np.array(table, np.uint64).reshape(len(names), self._count).T.copy()
         self._factors = 0x9E3779B97F4A7C15 + 0x5851F42D4C957F2E * np.arange(self._count + 1, dtype=np.uint64)

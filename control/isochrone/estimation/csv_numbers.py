@@ -32,8 +32,8 @@ _MUL_1 = np.uint64(100 + (1_000_000 << 32))
 _MUL_2 = np.uint64(1 + (10_000 << 32))
 #: the last n characters of a word that was loaded little-endian
 _LAST = np.array([(2**64 - 1) ^ (2 ** (64 - 8 * n) - 1) for n in range(9)], np.uint64)
-#: what to divide by when a point is at place p of the last word; 8: nowhere
-_SCALE = np.array([10.0 ** (7 - p) for p in range(8)] + [1.0])
+#: what to divide by, by the number of decimals; -1 means that there was no point
+_SCALE = np.array([10.0**n for n in range(24)] + [1.0])
 
 
 def _base36() -> NDArray[np.uint8]:
@@ -44,13 +44,10 @@ def _base36() -> NDArray[np.uint8]:
 
 
 _BASE36 = _base36()
-_HIGH, _LOW = (
-    _BASE36[np.arange(65536) & 0xFF].astype(np.uint32),
-    _BASE36[np.arange(65536) >> 8].astype(np.uint32),
-)
-_TWO = np.where((_HIGH < 36) & (_LOW < 36), _HIGH * 36 + _LOW, INVALID).astype(
-    np.uint16
-)  # by two characters, little-endian
+_FIRST = _BASE36[np.arange(65536) & 0xFF].astype(np.uint32)
+_SECOND = _BASE36[np.arange(65536) >> 8].astype(np.uint32)
+#: codes by two characters as they stand in memory
+_TWO = np.where((_FIRST < 36) & (_SECOND < 36), _FIRST * 36 + _SECOND, INVALID).astype(np.uint16)
 
 
 class Field(NamedTuple):
@@ -58,6 +55,29 @@ class Field(NamedTuple):
 
     start: Index
     end: Index
+
+
+def _take_point_out(words: list[U64]) -> Index:
+    """Move the digits before the first point up, over it. How many digits come after it; -1 where there is none."""
+    decimals = np.full(len(words[0]), -1)
+    shift = np.zeros(len(words[0]), np.uint64)  # 8 from the word with the point on
+    for number, word in enumerate(words):
+        if number and shift.all():  # every row's point is below
+            words[number] = word << np.uint64(8)
+        else:
+            point = word ^ _POINTS
+            point = (point - _ONES) & ~point & _HIGHS
+            point &= ~point + np.uint64(1)  # the lowest bit is the first point's
+            point *= shift == 0  # a second point stays, and is no digit
+            # All bits before the point; all there are when there is none.
+            below = (point >> np.uint64(7)) - np.uint64(1)
+            here = (point != 0).astype(np.int64)
+            decimals += here * (8 * number + 8 - (np.bitwise_count(below) >> 3).astype(np.int64))
+            shift |= here.view(np.uint64) << np.uint64(3)
+            words[number] = ((word & below) << shift) | (word & ~(below << np.uint64(8) | np.uint64(0xFF)))
+        if number + 1 < len(words):
+            words[number] |= words[number + 1] >> (np.uint64(64) - shift)
+    return decimals
 
 
 def _number(words: list[U64]) -> tuple[U64, Flags]:
@@ -101,7 +121,7 @@ class Text:
         return value, bad | (length < 1) | (length > DIGITS)
 
     def decimal(self, field: Field, *, signed: bool = False) -> tuple[NDArray[np.float64], Flags]:
-        """Numbers of at most 19 digits, at most 7 of them after the point; an empty field is NaN.
+        """Numbers of at most 19 digits with at most one point; an empty field is NaN.
 
         Up to 15 digits in all the result is the nearest double, as of `float`; beyond, it may be its neighbour.
         """
@@ -111,22 +131,11 @@ class Text:
             start = start + minus
         length = end - start
         words = self._digits(end, length)
-        point = words[0] ^ _POINTS
-        point = (point - _ONES) & ~point & _HIGHS
-        point &= ~point + np.uint64(1)  # the lowest bit is the first point's; 0 when there is none
-        below = (point >> np.uint64(7)) - np.uint64(
-            1
-        )  # all bits before the point; all there are when there is none
-        shift = (point != 0) * np.uint64(8)
-        # The digits before the point move up by one place, over the point, and those of the next word follow.
-        words[0] = ((words[0] & below) << shift) | (words[0] & ~(below << np.uint64(8) | np.uint64(0xFF)))
-        for lower, upper in enumerate(range(1, len(words))):
-            words[lower] |= words[upper] >> (np.uint64(64) - shift)
-            words[upper] <<= shift
+        decimals = _take_point_out(words)
         number, bad = _number(words)
-        digits = length - (shift >> np.uint64(3)).astype(np.int64)
+        digits = length - (decimals >= 0)
         bad |= (digits < 1) | (digits > DIGITS)
-        value = number / _SCALE[np.bitwise_count(below) >> 3]
+        value = number / _SCALE[decimals]
         if signed:
             value = np.where(minus, -value, value)
         empty = field.start == end

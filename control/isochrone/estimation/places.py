@@ -88,14 +88,14 @@ class Places:
         owner, spot, spots = self._spots.finish()
         home, names, times = self._colos.finish()
         owner, home = rank[owner].astype(np.int64), rank[home].astype(np.int64)
+        row = _median(pairs, owner, (spot >> np.uint32(16)) - np.uint32(1), spots)
+        column = _median(pairs, owner, spot & np.uint32(0xFFFF), spots)
         return PlaceTable(
             rank=rank,
             asn=(self._known >> np.uint64(16)).astype(np.uint32),
             country=(self._known & np.uint64(0xFFFF)).astype(np.uint16),
-            latitude=(_median(pairs, owner, (spot >> np.uint32(16)) - np.uint32(1), spots) / 100 - 90).astype(
-                np.float32
-            ),
-            longitude=(_median(pairs, owner, spot & np.uint32(0xFFFF), spots) / 100 - 180).astype(np.float32),
+            latitude=(row / 100 - 90).astype(np.float32),
+            longitude=(column / 100 - 180).astype(np.float32),
             colo=_most_frequent(pairs, home, names >> np.uint32(16), times),
             continent=_most_frequent(pairs, home, names & np.uint32(0xFFFF), times),
         )
@@ -132,9 +132,7 @@ class _Tally:
         self._entries.append(distinct)
         self._counts.append(counts)
         self._waiting += len(distinct)
-        if self._waiting > max(
-            _FOLD, len(self._entries[0])
-        ):  # never more work for folding than for gathering
+        if self._waiting > max(_FOLD, len(self._entries[0])):  # so folding is never more work than gathering
             entries, counts = _count(np.concatenate(self._entries), np.concatenate(self._counts))
             self._entries, self._counts, self._waiting = [entries], [counts], 0
 

@@ -41,9 +41,8 @@ def pack(
     group: NDArray[np.integer], value_ms: NDArray[np.floating], step: NDArray[np.integer] | int = 0
 ) -> NDArray[np.uint64]:
     """Keys for `summarise`. Values are kept to 1 us and end at 67 s; groups are below GROUPS_MAX, steps below STEPS."""
-    value: NDArray[np.uint64] = np.rint(np.minimum(value_ms, VALUE_MAX_MS) * np.float64(1 / UNIT_MS)).astype(
-        np.uint64
-    )
+    units = np.rint(np.minimum(value_ms, VALUE_MAX_MS) * np.float64(1 / UNIT_MS))
+    value: NDArray[np.uint64] = units.astype(np.uint64)
     value |= group.astype(np.uint64) << np.uint64(VALUE_BITS)
     value <<= np.uint64(STEP_BITS)
     value |= np.asarray(step, np.uint64)
@@ -90,9 +89,7 @@ def _slices(keys: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
     while start < len(keys):
         end = min(start + _SLICE, len(keys))
         if end < len(keys):
-            last = keys[end - 1] | (
-                (np.uint64(1) << shift) - np.uint64(1)
-            )  # the greatest key that its group can have
+            last = keys[end - 1] | ((np.uint64(1) << shift) - np.uint64(1))  # the greatest its group can have
             end = start + int(np.searchsorted(keys[start:], last, "right"))
         yield keys[start:end]
         start = end
@@ -115,10 +112,8 @@ def _summary(keys: NDArray[np.uint64], q: float, table: NDArray[np.int32]) -> Su
         # The factor takes back what rounding may have added to p * total: 0.55 * 20 is 11, not 11.000000000000002.
         need = np.maximum(1, np.ceil(np.clip(p, 0, 1) * total * (1 - 1e-12))).astype(np.int64)
         at = np.searchsorted(upto, before + np.minimum(need, total))
-        found: NDArray[np.int64] = (
-            (keys[at] >> np.uint64(STEP_BITS)) & np.uint64((1 << VALUE_BITS) - 1)
-        ).astype(np.int64)
-        return found
+        units = keys[at] >> np.uint64(STEP_BITS) & np.uint64((1 << VALUE_BITS) - 1)
+        return np.asarray(units, np.int64)
 
     value, count = quantile(q), ends - starts + 1
     half = np.sqrt(q * (1 - q) / effective)

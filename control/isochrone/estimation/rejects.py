@@ -16,21 +16,21 @@ class Reason(StrEnum):
     """Why a file or a row was not used. One row has one reason, the first that applies."""
 
     EMPTY_FILE = "empty_file"
-    HEADER = "header"  # missing, or without the columns that are needed: nothing of the file is used
-    GZIP_CUT = "gzip_cut"  # the compressed data ends too early; the whole lines before the end are used
+    HEADER = "header"
+    GZIP_CUT = "gzip_cut"
     GZIP_DAMAGED = "gzip_damaged"
     LONG_LINE = "long_line"
     NUL = "nul"
     NOT_UTF8 = "not_utf8"
-    QUOTES = "quotes"  # unbalanced; a row is one line, so the damage ends with it
-    FIELDS = "fields"  # more or fewer than the header has
+    QUOTES = "quotes"
+    FIELDS = "fields"
     TIMESTAMP = "timestamp"
     ASN = "asn"
-    RTT = "rtt"  # not a number in decimal notation
+    RTT = "rtt"
     COUNTRY = "country"
     COLO = "colo"
     CONTINENT = "continent"
-    PLACE = "place"  # latitude or longitude malformed or out of range
+    PLACE = "place"
     OUTCOME = "outcome"
     TIMESTAMP_MILLISECONDS = "timestamp_milliseconds"
     TIMESTAMP_FUTURE = "timestamp_future"
@@ -42,6 +42,36 @@ class Reason(StrEnum):
     RTT_ZERO = "rtt_zero"
     RTT_HUGE = "rtt_huge"
 
+
+#: what each means, for people
+WORDS = {
+    Reason.EMPTY_FILE: "the file is empty",
+    Reason.HEADER: "the first line must name timestamp, origin, asn, country and rtt_ms, each once",
+    Reason.GZIP_CUT: "the compressed data ends too early; the whole lines before are used",
+    Reason.GZIP_DAMAGED: "the compressed data is damaged; the whole lines before are used",
+    Reason.LONG_LINE: "a line is longer than 65,536 bytes",
+    Reason.NUL: "a NUL byte",
+    Reason.NOT_UTF8: "not UTF-8 text",
+    Reason.QUOTES: "quotes that don't fit together within the line",
+    Reason.FIELDS: "not as many fields as the header has",
+    Reason.TIMESTAMP: "not a time in Unix seconds",
+    Reason.ASN: "not an ASN from 0 to 4294967295",
+    Reason.RTT: "not a number in decimal notation",
+    Reason.COUNTRY: "not a code of two letters",
+    Reason.COLO: "not a code of three letters",
+    Reason.CONTINENT: "not a code of two letters",
+    Reason.PLACE: "not a latitude within 90 or a longitude within 180 degrees",
+    Reason.OUTCOME: "not ok, target_failed or prober_failed",
+    Reason.TIMESTAMP_MILLISECONDS: "the time is not in seconds but in milliseconds or finer",
+    Reason.TIMESTAMP_FUTURE: "the time is in the future",
+    Reason.ORIGIN_UNKNOWN: "the origin is none of those given",
+    Reason.ASN_RESERVED: "a reserved or private ASN",
+    Reason.RTT_MISSING: "the outcome is ok and there is no round-trip time",
+    Reason.RTT_NAN: "the round-trip time is not a number",
+    Reason.RTT_NEGATIVE: "the round-trip time is negative",
+    Reason.RTT_ZERO: "the round-trip time is 0",
+    Reason.RTT_HUGE: "the round-trip time is above a minute",
+}
 
 REASONS = tuple(Reason)
 #: reasons as numbers for arrays; 0 means that nothing is wrong
@@ -105,11 +135,13 @@ class Rejects:
         }
 
     def sentences(self) -> list[str]:
-        """For people: one line a kind."""
-        return [
-            f"{reason}: {entry['count']} ({', '.join(entry['first'])}{', ...' if entry['count'] > len(entry['first']) else ''})"
-            for reason, entry in self.as_dict()["rejected"].items()
-        ]
+        """For people: one line a kind, with the first places."""
+        lines = []
+        for reason, entry in sorted(self.kinds.items(), key=lambda item: CODE[item[0]]):
+            places = [f"{path}:{line}" for path, line in entry.first]
+            more = ["..."] if entry.count > len(places) else []
+            lines.append(f"{reason}: {entry.count} ({', '.join(places + more)}): {WORDS[reason]}")
+        return lines
 
 
 class SamplesError(Exception):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-
 WORKERS = min(4, os.cpu_count() or 1)
 MALLOC_HINT = (32 << 20) - (1 << 16)  # just below the largest that is learned from
 SPACE = ord(" ")
@@ -42,15 +41,13 @@ def read_file(path: Path, origins: tuple[str, ...], now: float, rejects: Rejects
     with ThreadPoolExecutor(WORKERS, "samples") as pool:
         for block in read_blocks(path, rejects):
             if parser is None:
-                head, _, text = block.text.partition(b"\n")
-                if not head.strip():
-                    head, text = block.text, b""
+                head, others = block.split()
                 layout = Layout.of(head)
                 if layout is None:
                     rejects.add(Reason.HEADER, name, [block.first_line], 1)
                     return
                 parser = _Parser(layout, origins, now, name)
-                block = Block(text, block.first_line + 1)  # noqa: PLW2901
+                block = others  # noqa: PLW2901
             waiting.append(pool.submit(parser.samples, block))
             while len(waiting) > WORKERS:
                 yield _merged(waiting.popleft(), rejects)
@@ -79,7 +76,7 @@ class _Parser:
         return screen(self._rows(block), self._origins, self._now, self._name, rejects), rejects
 
     def _rows(self, block: Block) -> RawColumns:
-        rows = Rows(block.text, self._layout.width)
+        rows = Rows(block.data, self._layout.width)
         raw = RawColumns.blank(len(rows.line))
         raw.line = rows.line + block.first_line
         text, odd = rows.text, rows.odd
@@ -89,7 +86,7 @@ class _Parser:
 
         for name in ("timestamp", "rtt_ms", "latitude", "longitude"):
             if (found := field(name)) is not None:
-                values, bad = text.decimal(found, signed=name.endswith("itude"))
+                values, bad = text.decimal(found, signed=name != "timestamp")
                 setattr(raw, name, values)
                 odd |= bad
         odd |= np.isnan(raw.timestamp)
