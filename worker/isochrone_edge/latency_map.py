@@ -15,6 +15,7 @@ import sys
 import zlib
 from bisect import bisect_left
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -187,45 +188,24 @@ class LatencyMap:
         ]
 
     def _finder(self, kind: str) -> Callable[[Facts], int | None]:
-        """What finds the colour of a client's cell of one kind: one call a kind, for this is the edge's hot path."""
-        get = self._tables[kind].get
-        square = grid_keys(self.grid_step) if kind == "grid" else None
+        """What finds the colour of a client's cell of one kind.
 
-        def by_asn_country(facts: Facts) -> int | None:
-            asn, country = facts.asn, letters(facts.country)
-            return None if asn is None or country is None else get(country << 32 | asn)
-
-        def by_asn(facts: Facts) -> int | None:
-            return None if facts.asn is None else get(facts.asn)
-
-        def by_grid(facts: Facts) -> int | None:
-            latitude, longitude = facts.latitude, facts.longitude
-            if latitude is None or longitude is None or square is None:
-                return None
-            if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
-                return None  # NaN among them: no comparison with it holds
-            return get(square(latitude, longitude))
-
-        def by_country(facts: Facts) -> int | None:
-            key = letters(facts.country)
-            return None if key is None else get(key)
-
-        def by_colo(facts: Facts) -> int | None:
-            key = letters(facts.colo)
-            return None if key is None else get(key)
-
-        def by_continent(facts: Facts) -> int | None:
-            key = letters(facts.continent)
-            return None if key is None else get(key)
-
-        return {
-            "asn_country": by_asn_country,
-            "asn": by_asn,
-            "colo": by_colo,
-            "grid": by_grid,
-            "country": by_country,
-            "continent": by_continent,
-        }[kind]
+        The edge's hot path: one call a kind, all that it needs at hand, since a call or an attribute costs as much as a look-up.
+        """
+        table = self._tables[kind]
+        values = table.values
+        if isinstance(table, _SplitTable):
+            span_of, lowers = table.spans.get, table.lowers
+            return (
+                _by_asn(span_of, lowers, values)
+                if isinstance(lowers, bytes)
+                else _by_asn_country(span_of, lowers, values)
+            )
+        get = table.get
+        if kind == "grid":
+            return _by_place(get, self.grid_step)
+        code_of = attrgetter(kind)
+        return lambda facts: get(letters(code_of(facts)))
 
     @property
     def cells(self) -> int:
@@ -282,8 +262,11 @@ class _Table:
         self.count = len(view) // 4
         self.keys = _numbers(view[: self.count * 2], 2)
         self.values = _numbers(view[self.count * 2 : self.count * 4], 2)
-        #: a few hundred colos or countries are faster as a dict; a fine grid would take too long to make one of
-        self.get = dict(iter(self)).get if self.count <= _DICT_UP_TO else self._search
+        #: key (None: unknown) -> colour. A few hundred colos are faster as a dict; of a fine grid one would take long to make
+        self.get: Callable[[int | None], int | None] = self._search
+        if self.count <= _DICT_UP_TO:
+            known: dict[int | None, int] = dict(iter(self))
+            self.get = known.get
 
     def __len__(self) -> int:
         return self.count
@@ -291,9 +274,12 @@ class _Table:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self.keys, self.values, strict=True)
 
-    def _search(self, key: int) -> int | None:
-        index = bisect_left(self.keys, key)
-        return self.values[index] if index < self.count and self.keys[index] == key else None
+    def _search(self, key: int | None) -> int | None:
+        if key is None:
+            return None
+        keys = self.keys
+        index = bisect_left(keys, key)
+        return self.values[index] if index < self.count and keys[index] == key else None
 
 
 class _SplitTable:
@@ -312,14 +298,12 @@ class _SplitTable:
         self.count = heads[-1] if uppers else 0
         end = body + self.count * width
         self.bits = bits
-        #: bytes look up a byte at the speed of memchr; pairs of bytes are searched by halves, and their runs are short
         self.lowers = bytes(view[body:end]) if width == 1 else _numbers(view[body:end], 2)
         self.values = _numbers(view[end : end + self.count * 2], 2)
         if len(self.values) != self.count:
             raise MapError("a table is incomplete")
         ends = heads[1::2].tolist()
         self.spans = dict(zip(heads[::2].tolist(), zip([0, *ends], ends, strict=False), strict=True))
-        self.get = self._getter()
 
     def __len__(self) -> int:
         return self.count
@@ -329,35 +313,56 @@ class _SplitTable:
             for index in range(start, end):
                 yield upper << self.bits | self.lowers[index], self.values[index]
 
-    def _getter(self) -> Callable[[int], int | None]:
-        """Key -> colour; a closure, since every attribute of `self` would be looked up once a request."""
-        span_of, lowers, values, bits, mask = (
-            self.spans.get,
-            self.lowers,
-            self.values,
-            self.bits,
-            (1 << self.bits) - 1,
-        )
 
-        def by_byte(key: int) -> int | None:
-            span = span_of(key >> 8)
-            if span is None:
-                return None
-            index = find(key & 0xFF, span[0], span[1])
-            return None if index < 0 else values[index]
+def _by_asn(
+    span_of: Callable[[int], tuple[int, int] | None], lowers: bytes, values: memoryview[int]
+) -> Callable[[Facts], int | None]:
+    find = lowers.find  # a byte at the speed of memchr
 
-        def by_halves(key: int) -> int | None:
-            span = span_of(key >> bits)
-            if span is None:
-                return None
-            lower = key & mask
-            index = bisect_left(lowers, lower, span[0], span[1])
-            return values[index] if index < span[1] and lowers[index] == lower else None
+    def by_asn(facts: Facts) -> int | None:
+        asn = facts.asn
+        if asn is None:
+            return None
+        span = span_of(asn >> 8)
+        if span is None:
+            return None
+        index = find(asn & 0xFF, span[0], span[1])
+        return None if index < 0 else values[index]
 
-        if isinstance(lowers, bytes):
-            find = lowers.find
-            return by_byte
-        return by_halves
+    return by_asn
+
+
+def _by_asn_country(
+    span_of: Callable[[int], tuple[int, int] | None], lowers: memoryview[int], values: memoryview[int]
+) -> Callable[[Facts], int | None]:
+    def by_asn_country(facts: Facts) -> int | None:
+        asn, country = facts.asn, facts.country
+        if asn is None or country is None:
+            return None
+        number = letters(country)
+        if number is None:
+            return None
+        span = span_of(number << 16 | asn >> 16)
+        if span is None:
+            return None
+        start, end = span
+        lower = asn & 0xFFFF
+        index = bisect_left(lowers, lower, start, end)
+        return values[index] if index < end and lowers[index] == lower else None
+
+    return by_asn_country
+
+
+def _by_place(get: Callable[[int | None], int | None], step: float) -> Callable[[Facts], int | None]:
+    square = grid_keys(step)
+
+    def by_place(facts: Facts) -> int | None:
+        latitude, longitude = facts.latitude, facts.longitude
+        if latitude is None or longitude is None or not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
+            return None  # NaN among them: no comparison with it holds
+        return get(square(latitude, longitude))
+
+    return by_place
 
 
 def _numbers(view: memoryview[int], width: int) -> memoryview[int]:

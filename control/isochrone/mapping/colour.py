@@ -82,14 +82,17 @@ def colour(
     """
     units = cells.units()
     target = int(budget * _HEADROOM)
-    while True:
-        looseness = _looseness(cells, units, tolerance, target)
+    looseness = _looseness(cells, units, tolerance, target)
+    palette, label = _canonical(*_paint(cells, units, looseness))
+    if budget < len(palette) < 2 * budget:  # the odd ones among merged cells were more than fit
+        looseness = _looseness(cells, units, tolerance, target * target // len(palette))
         palette, label = _canonical(*_paint(cells, units, looseness))
-        if len(palette) <= budget or target < budget // 16:
-            break
-        target = target * budget // (len(palette) + 1)  # the odd ones among merged cells were more than fit
+    crowded = len(palette) > budget
+    if crowded:
+        looseness = _looseness(cells, units, tolerance, target)
+        palette, label = _canonical(*_paint(cells, units, looseness, spare_odd=False))
     fresh = Coloured(palette, label, looseness, 0)
-    if previous is None or not len(previous[0]):
+    if previous is None or not len(previous[0]) or crowded:
         return fresh
     known, entry = previous
     entry = np.where(fits(cells, units, known, entry, looseness), entry, -1)
@@ -103,17 +106,15 @@ def colour(
 def _looseness(cells: Cells, units: Floats, tolerance: Tolerance, budget: int) -> Looseness:
     """The least that fits the budget."""
     strict = Looseness(tolerance, exact=True, first=1.0, others=1.0)
-    if len(np.unique(_roots(cells, exact=True))) <= budget and _fitting(cells, units, strict, budget) <= 1:
-        return strict
+    if len(np.unique(_roots(cells, exact=True))) <= budget:
+        parts = _divide(cells, units, strict, budget)
+        if len(parts.width) <= budget and fitting(parts, budget) <= 1:
+            return strict
     # No more than half of the budget for what the first choice's own round-trip time needs.
     half = max(1, budget // 2)
     first = fitting(_by_first(cells, units, replace(strict, exact=False), half), half)
     loose = Looseness(tolerance, exact=False, first=first, others=1.0)
-    return replace(loose, others=_fitting(cells, units, loose, budget))
-
-
-def _fitting(cells: Cells, units: Floats, looseness: Looseness, budget: int) -> float:
-    return fitting(_divide(cells, units, looseness, budget), budget)
+    return replace(loose, others=fitting(_divide(cells, units, loose, budget), budget))
 
 
 def _roots(cells: Cells, *, exact: bool) -> Ints:
@@ -151,7 +152,9 @@ def _divide(cells: Cells, units: Floats, looseness: Looseness, budget: int | Non
     )
 
 
-def _paint(cells: Cells, units: Floats, looseness: Looseness) -> tuple[Palette, Ints]:
+def _paint(
+    cells: Cells, units: Floats, looseness: Looseness, *, spare_odd: bool = True
+) -> tuple[Palette, Ints]:
     """The colours of these cells alone."""
     width = cells.order.shape[1]
     if not len(units):
@@ -193,7 +196,7 @@ def _paint(cells: Cells, units: Floats, looseness: Looseness) -> tuple[Palette, 
         flags=cells.flags[members[starts]],
     )
     label = parts.label
-    if not looseness.exact:
+    if spare_odd and not looseness.exact:
         # Rarely what all members know well leaves out what is good for one: that one goes with its exact likes.
         odd = np.flatnonzero(~fits(cells, units, palette, label, looseness))
         if len(odd):

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 #: that is not up counts as farther than any that is. All are exact in a float32.
 STATE_STEP = 2.0**17
 UNKNOWN = 2.0**21
-#: width of a group in which a candidate's round-trip time is known of some and not of others: halved before all else
-MIXED = 1e6
+#: width of a group in which a candidate's round-trip time is known of some and not of others; a little more for larger groups
+MIXED = 16.0
+_PER_MEMBER = 2.0**-18
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,10 @@ def _split_for_candidates(
     exactly = by_exact.width > by_near.width
     width = np.where(exactly, by_exact.width, by_near.width)
     contest = (behind > width) & (by_contest.width > 0)
+    width = np.where(contest, behind, width)
+    members = np.diff(starts, append=len(near)).astype(np.float32)
     return _Split(
-        width=np.where(contest, behind, width),
+        width=np.where(width == MIXED, width + members * np.float32(_PER_MEMBER), width),
         axis=np.where(contest, by_contest.axis, np.where(exactly, by_exact.axis, by_near.axis)),
         middle=np.where(contest, by_contest.middle, np.where(exactly, by_exact.middle, by_near.middle)),
         by_exact=contest | exactly,

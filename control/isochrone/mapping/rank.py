@@ -42,12 +42,12 @@ def rank(
     count = min(max_candidates, origins)
     # A float that is not negative orders as its bits do, so that one integer holds all three keys and no two are equal.
     bits = np.ascontiguousarray(rtt_ms, np.float32).view(np.uint32).astype(np.uint64)
-    keys = bits << _ORIGIN_BITS
+    keys = (bits + np.uint64(1)) << _ORIGIN_BITS  # what has to be first is below them
     keys |= np.arange(origins, dtype=np.uint64) | states.astype(np.uint64) << _STATE_SHIFT
     keys[np.isnan(rtt_ms)] = _UNKNOWN
     if first is not None:
         rows = np.flatnonzero(first != NONE)
-        keys[rows, first[rows]] = first[rows].astype(np.uint64)  # below all others: no round-trip time is 0
+        keys[rows, first[rows]] = first[rows].astype(np.uint64)
     if count < origins:
         keys.partition(count - 1, axis=1)
     best = np.sort(keys[:, :count], axis=1)

@@ -67,26 +67,22 @@ def overridden(
 ) -> tuple[Rows, NDArray[np.int16]]:
     """The rows, with one for every overridden cell, and each row's overriding origin (NONE: none)."""
     wanted: dict[int, int] = {}
-    for entry in sorted(
-        applied, key=lambda a: a.override.level != "asn"
-    ):  # an ASN's first: its finer cells overrule it
+    # ASNs first: the override of a finer cell overrules that of its ASN.
+    for entry in sorted(applied, key=lambda entry: entry.override.level != "asn"):
         if entry.status != "applied":
             continue
-        level, key, origin = (
-            LEVELS.index(entry.override.level),
-            entry.override.key,
-            index[entry.override.origin],
-        )
-        if entry.override.level == "asn":
-            finer = rows.cells[(level_of(rows.cells) == 0) & (key_of(rows.cells) >> np.uint64(16) == key)]
+        override, origin = entry.override, index[entry.override.origin]
+        if override.level == "asn":
+            pairs = level_of(rows.cells) == LEVELS.index("asn_country")
+            finer = rows.cells[pairs & (key_of(rows.cells) >> np.uint64(16) == override.key)]
             wanted.update(dict.fromkeys(finer.tolist(), origin))
-        wanted[int(cell_ids(np.array([level], np.uint8), np.array([key], np.uint64))[0])] = origin
+        wanted[_cell(override.level, override.key)] = origin
     forced = np.full(len(rows.cells), NONE, np.int16)
     if not wanted:
         return rows, forced
     missing = np.array(sorted(set(wanted) - set(rows.cells.tolist())), np.uint64)
     if len(missing):
-        base = [_base(rows, cell) for cell in missing]
+        base = [_base(rows, cell) for cell in missing.tolist()]
         added = replace(rows.take(np.array(base)), cells=missing)
         added.samples[:] = 0
         joined = Rows(*(np.concatenate([getattr(rows, f), getattr(added, f)]) for f in Rows.__slots__))
@@ -101,13 +97,17 @@ def overridden(
     return replace(rows, rtt_ms=rtt_ms), forced
 
 
-def _base(rows: Rows, cell: np.uint64) -> int:
+def _base(rows: Rows, cell: int) -> int:
     """The row whose estimates stand in for a cell that has none: its ASN's, its country's, the default's."""
-    if level_of(np.array([cell]))[0] == LEVELS.index("asn_country"):
-        key = int(key_of(np.array([cell]))[0])
-        for level, part in (("asn", key >> 16), ("country", key & 0xFFFF)):
-            coarser = cell_ids(np.array([LEVELS.index(level)], np.uint8), np.array([part], np.uint64))[0]
-            at = int(np.searchsorted(rows.cells, coarser))
+    number = np.array([cell], np.uint64)
+    if level_of(number)[0] == LEVELS.index("asn_country"):
+        key = int(key_of(number)[0])
+        for coarser in (_cell("asn", key >> 16), _cell("country", key & 0xFFFF)):
+            at = int(np.searchsorted(rows.cells, np.uint64(coarser)))
             if rows.cells[at] == coarser:
                 return at
     return len(rows.cells) - 1
+
+
+def _cell(level: str, key: int) -> int:
+    return int(cell_ids(np.array([LEVELS.index(level)], np.uint8), np.array([key], np.uint64))[0])
