@@ -22,8 +22,9 @@ class Level(StrEnum):
 
     ASN_COUNTRY = "asn_country"
     ASN = "asn"
-    COLO = "colo"
+    COUNTRY_GRID = "country_grid"
     GRID = "grid"
+    COLO = "colo"
     COUNTRY = "country"
     CONTINENT = "continent"
     DEFAULT = "default"

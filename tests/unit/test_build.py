@@ -306,7 +306,7 @@ def test_the_whole_internet_fits():
     names = tuple(f"o{i}" for i in range(m))
     big = EstimateTable(
         origins=names,
-        level=np.array([1] * n + [6], np.uint8),
+        level=np.array([1] * n + [LEVELS.index("default")], np.uint8),
         key=np.array([*np.sort(rng.choice(400_000, n, replace=False)), 0], np.uint64),
         rtt_ms=rtt_ms.astype(np.float32),
         samples=rng.integers(1, 900, (n + 1, m)).astype(np.int32),

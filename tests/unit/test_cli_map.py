@@ -91,18 +91,18 @@ def test_build_takes_several_samples_after_one_flag_or_each_after_its_own(folder
 
 
 def test_build_on_a_previous_map_changes_nothing_without_need(folder):
-    arguments = (
-        "--samples",
-        folder / "a.csv",
-        "--out",
-        folder / "next.map",
-        "--previous",
-        folder / "live.map",
-        "--json",
-    )
-    report = json.loads(build(folder, *arguments).stdout)
-    assert report["unchanged"]
-    assert report["changed"] == report["held"] == 0
+    def report(*names):
+        files = [folder / name for name in names]
+        more = ("--out", folder / "next.map", "--previous", folder / "live.map", "--json")
+        return json.loads(build(folder, "--samples", *files, *more).stdout)
+
+    same = report("a.csv", "b.csv.gz")
+    assert same["unchanged"]
+    assert same["changed"] == same["held"] == 0
+    # Other samples of the same network: what is inferred may drift, who is first does not.
+    half = report("a.csv")
+    assert half["changed"] == half["held"] == 0
+    assert half["kept"] > 0.9 * sum(half["cells"].values())
 
 
 def test_lookup_answers_with_its_keys(folder):
@@ -173,7 +173,7 @@ def test_export_lists_every_cell(folder):
     assert len(cells) == LatencyMap((folder / "live.map").read_bytes()).cells
     assert {cell["level"] for cell in cells} >= {"asn", "country", "continent", "default"}
     assert [cell["asn"] for cell in cells if cell["level"] == "asn"] == [701, 3320, 3352, 9506]
-    assert {cell["country"] for cell in cells if cell["level"] == "country"} == {"DE", "US", "SG", "ES"}
+    assert {cell["country"] for cell in cells if cell["level"] == "country"} >= {"DE", "US", "SG", "ES"}
     assert all({"colour", "candidates"} <= cell.keys() for cell in cells)
 
 

@@ -13,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isochrone_edge.latency_map import (
+    COUNTRY_SHIFT,
+    EVERYWHERE,
     HELD,
+    HOME_STEP,
     INFERRED,
     KINDS,
     MAJOR,
+    NOWHERE,
     OVERRIDE,
     PREFIX,
     RTT_MAX_MS,
@@ -50,7 +54,7 @@ asns = st.one_of(
 codes = st.sampled_from(CODES)
 colos = st.sampled_from(("FRA", "IAD", "SIN", "00A", "ZZZ"))
 continents = st.sampled_from(("EU", "NA"))
-degrees = st.sampled_from((1.0, 2.0, 2.5, 10.0, 90.0))
+degrees = st.sampled_from((0.5, 1.0, 2.0, 2.5, 10.0, 90.0))
 clients = st.builds(
     Facts,
     st.none() | asns,
@@ -90,8 +94,9 @@ def worlds(draw):
     keys = {
         "asn_country": st.tuples(asns, codes),
         "asn": asns,
-        "colo": colos,
+        "country_grid": st.tuples(codes, places),
         "grid": places,
+        "colo": colos,
         "country": codes,
         "continent": continents,
     }
@@ -107,8 +112,9 @@ def naive(world, facts):
     keys = {
         "asn_country": None if None in {facts.asn, facts.country} else (facts.asn, facts.country),
         "asn": facts.asn,
-        "colo": facts.colo,
+        "country_grid": None if None in {facts.country, place} else (facts.country, place),
         "grid": place,
+        "colo": facts.colo,
         "country": facts.country,
         "continent": facts.continent,
     }
@@ -122,6 +128,7 @@ def packed(world):
     step, precedence, cells, default = world
     number = {
         "asn_country": lambda key: key[0] << 16 | letters(key[1]),
+        "country_grid": lambda key: letters(key[0]) << COUNTRY_SHIFT | key[1],
         "colo": letters,
         "country": letters,
         "continent": letters,
@@ -462,3 +469,42 @@ def test_sections_are_aligned_and_apart():
         assert end <= offset < end + 8
         end = offset + length
     assert end == len(data)
+
+
+def test_a_networks_cell_speaks_for_clients_near_it():
+    home = grid_key(50.1, 8.7, HOME_STEP)
+    asns = {10: 1, 20: 1, 30: 1, 40: 1}
+    pairs = {10 << 16 | letters("DE"): 2}
+    live = LatencyMap(
+        small(
+            cells={"asn": asns, "asn_country": pairs},
+            homes={
+                "asn": {10: home, 20: NOWHERE, 30: EVERYWHERE},
+                "asn_country": {10 << 16 | letters("DE"): home},
+            },
+        )
+    )
+    near, far = {"latitude": 51.9, "longitude": 7.0}, {"latitude": 48.9, "longitude": 2.3}
+    assert live.find(Facts(10, "DE", **near)) == ("asn_country", 2)
+    assert live.find(Facts(10, "FR", **near)) == ("asn", 1)
+    assert live.find(Facts(10, "DE", **far)) == ("default", 0)
+    assert live.find(Facts(10, "DE")) == ("asn_country", 2)
+    assert live.find(Facts(20, **near)) == ("default", 0)
+    assert live.find(Facts(20)) == ("asn", 1)
+    assert live.find(Facts(30, **far)) == ("asn", 1)
+    assert live.find(Facts(40, **far)) == ("asn", 1)
+    assert live.homes("asn") == {10: home, 20: NOWHERE, 30: EVERYWHERE, 40: EVERYWHERE}
+    assert live.homes("asn_country") == {10 << 16 | letters("DE"): home}
+
+
+@given(st.floats(-90, 90), st.floats(-180, 180))
+def test_home_is_near_home_everywhere_on_the_globe(latitude, longitude):
+    home = grid_key(latitude, longitude, HOME_STEP)
+    live = LatencyMap(small(cells={"asn": {7: 1}}, homes={"asn": {7: home}}))
+    assert live.find(Facts(7, latitude=latitude, longitude=longitude)) == ("asn", 1)
+    other = -longitude if abs(longitude) > 10 else longitude + 90
+    assert live.find(Facts(7, latitude=latitude, longitude=other)) == (
+        ("default", 0)
+        if abs(abs(longitude) - 180) > 10
+        else live.find(Facts(7, latitude=latitude, longitude=other))
+    )

@@ -36,15 +36,38 @@ OVERRIDE, HELD, INFERRED = 1, 2, 4
 KINDS = {
     "asn_country": b"ASNC",
     "asn": b"ASN ",
-    "colo": b"COLO",
+    "country_grid": b"CGRD",
     "grid": b"GRID",
+    "colo": b"COLO",
     "country": b"CTRY",
     "continent": b"CONT",
 }
 #: kinds whose keys are wider than two bytes: how many bits of them are kept cell by cell, below those that many cells share
-SPLIT_BITS = {"asn_country": 16, "asn": 8}
+SPLIT_BITS = {"asn_country": 16, "asn": 8, "country_grid": 16, "grid": 16}
+COUNTRY_SHIFT = 20  # of a (country, square) key: the country above, the square below
+
+#: kinds whose cells may know where their network is, and the tags of these sections: two bytes a cell, in the table's order
+HOMES = {"asn_country": b"HASC", "asn": b"HASN"}
+HOME_STEP = 2.0  # degrees
+EVERYWHERE = 0xFFFF  # the cell speaks for every client of its network
+NOWHERE = 0xFFFE  # its samples come from places far apart: it speaks only for clients whose place is unknown
 DEFAULT = "default"
 _DICT_UP_TO = 1024
+
+
+def near(home: int, latitude: float | None, longitude: float | None) -> bool:
+    """Whether a network's cell speaks for a client: one in the home's square or beside it, or whose place is unknown.
+
+    A network measured in one city says little about its clients a thousand kilometres away; the squares there say more.
+    """
+    if home == EVERYWHERE or latitude is None or longitude is None:
+        return True
+    row, column = divmod(home, 180)
+    east = (int((longitude + 180) / HOME_STEP) - column) % 180
+    return home != NOWHERE and -1 <= int((latitude + 90) / HOME_STEP) - row <= 1 and east in _BESIDE
+
+
+_BESIDE = (0, 1, 179)
 
 
 class MapError(ValueError):
@@ -101,7 +124,7 @@ def evidence_count(code: int) -> int:
 
 
 def grid_keys(step: float) -> Callable[[float, float], int]:
-    """What gives the grid cell of a place, for squares of `step` degrees (a divisor of 180, at least 1).
+    """What gives the grid cell of a place, for squares of `step` degrees (a divisor of 180, at least 0.5).
 
     The cells are numbered row by row from the south pole, each row from 180 degrees west. Latitude and longitude have to be
     within -90 to 90 and -180 to 180.
@@ -174,7 +197,7 @@ class LatencyMap:
         if not 0 <= self._default < self.colours:
             raise MapError("its default names a colour that it does not have")
         self.grid_step = float(self.meta.get("grid_step") or 0)
-        if b"GRID" in sections and not 1 <= self.grid_step <= 180:
+        if (b"GRID" in sections or b"CGRD" in sections) and not 0.5 <= self.grid_step <= 180:
             raise MapError(f"its grid has squares of {self.grid_step} degrees")
         tables: dict[str, _Table | _SplitTable] = {}
         for kind, tag in KINDS.items():
@@ -196,14 +219,15 @@ class LatencyMap:
         values = table.values
         if isinstance(table, _SplitTable):
             span_of, lowers = table.spans.get, table.lowers
-            return (
-                _by_asn(span_of, lowers, values)
-                if isinstance(lowers, bytes)
-                else _by_asn_country(span_of, lowers, values)
-            )
+            homes = _numbers(self.sections[HOMES[kind]], 2) if HOMES.get(kind) in self.sections else None
+            if homes is not None and len(homes) < len(table):
+                raise MapError("a table of homes is incomplete")
+            if kind == "asn":
+                return _by_asn(span_of, lowers, values, homes)  # type: ignore[arg-type]
+            if kind == "asn_country":
+                return _by_asn_country(span_of, lowers, values, homes)
+            return _by_square(table.find, self.grid_step, of_country=kind == "country_grid")
         get = table.get
-        if kind == "grid":
-            return _by_place(get, self.grid_step)
         code_of = attrgetter(kind)
         return lambda facts: get(letters(code_of(facts)))
 
@@ -254,6 +278,16 @@ class LatencyMap:
             cells = sorted(((key & 0xFFFFFFFF) << 16 | key >> 32, colour) for key, colour in cells)
         return cells
 
+    def homes(self, kind: str) -> dict[int, int]:
+        """Where the networks of a kind are, by the keys that `items` gives; empty when the map does not say."""
+        if HOMES.get(kind) not in self.sections:
+            return {}
+        homes = _numbers(self.sections[HOMES[kind]], 2)
+        stored = {key: home for (key, _), home in zip(self._tables[kind], homes, strict=False)}
+        if kind == "asn_country":
+            return {(key & 0xFFFFFFFF) << 16 | key >> 32: home for key, home in stored.items()}
+        return stored
+
 
 class _Table:
     """Sorted keys of two bytes, then as many colours of two bytes."""
@@ -286,7 +320,7 @@ class _SplitTable:
     """Wide keys, split: (upper part, end) pairs, then the lower parts of all keys, one or two bytes each, then colours.
 
     Few upper parts are in use: some 1,600 of ASNs without their last eight bits, some 1,500 of countries with ASNs without
-    their last sixteen.
+    their last sixteen, four of squares of half a degree.
     """
 
     def __init__(self, view: memoryview[int], bits: int) -> None:
@@ -308,6 +342,15 @@ class _SplitTable:
     def __len__(self) -> int:
         return self.count
 
+    def find(self, key: int) -> int | None:
+        """The colour of a key."""
+        span = self.spans.get(key >> self.bits)
+        if span is None:
+            return None
+        lower = key & (1 << self.bits) - 1
+        index = bisect_left(self.lowers, lower, span[0], span[1])
+        return self.values[index] if index < span[1] and self.lowers[index] == lower else None
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for upper, (start, end) in self.spans.items():
             for index in range(start, end):
@@ -315,7 +358,10 @@ class _SplitTable:
 
 
 def _by_asn(
-    span_of: Callable[[int], tuple[int, int] | None], lowers: bytes, values: memoryview[int]
+    span_of: Callable[[int], tuple[int, int] | None],
+    lowers: bytes,
+    values: memoryview[int],
+    homes: memoryview[int] | None,
 ) -> Callable[[Facts], int | None]:
     find = lowers.find  # a byte at the speed of memchr
 
@@ -327,13 +373,18 @@ def _by_asn(
         if span is None:
             return None
         index = find(asn & 0xFF, span[0], span[1])
-        return None if index < 0 else values[index]
+        if index < 0 or (homes is not None and not near(homes[index], facts.latitude, facts.longitude)):
+            return None
+        return values[index]
 
     return by_asn
 
 
 def _by_asn_country(
-    span_of: Callable[[int], tuple[int, int] | None], lowers: memoryview[int], values: memoryview[int]
+    span_of: Callable[[int], tuple[int, int] | None],
+    lowers: bytes | memoryview[int],
+    values: memoryview[int],
+    homes: memoryview[int] | None,
 ) -> Callable[[Facts], int | None]:
     def by_asn_country(facts: Facts) -> int | None:
         asn, country = facts.asn, facts.country
@@ -348,21 +399,33 @@ def _by_asn_country(
         start, end = span
         lower = asn & 0xFFFF
         index = bisect_left(lowers, lower, start, end)
-        return values[index] if index < end and lowers[index] == lower else None
+        if index >= end or lowers[index] != lower:
+            return None
+        if homes is not None and not near(homes[index], facts.latitude, facts.longitude):
+            return None
+        return values[index]
 
     return by_asn_country
 
 
-def _by_place(get: Callable[[int | None], int | None], step: float) -> Callable[[Facts], int | None]:
+def _by_square(
+    find: Callable[[int], int | None], step: float, *, of_country: bool
+) -> Callable[[Facts], int | None]:
     square = grid_keys(step)
 
-    def by_place(facts: Facts) -> int | None:
+    def by_square(facts: Facts) -> int | None:
         latitude, longitude = facts.latitude, facts.longitude
         if latitude is None or longitude is None or not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
             return None  # NaN among them: no comparison with it holds
-        return get(square(latitude, longitude))
+        key = square(latitude, longitude)
+        if of_country:
+            country = letters(facts.country)
+            if country is None:
+                return None
+            key |= country << COUNTRY_SHIFT
+        return find(key)
 
-    return by_place
+    return by_square
 
 
 def _numbers(view: memoryview[int], width: int) -> memoryview[int]:

@@ -33,6 +33,7 @@ def encode(
     cells: Mapping[str, Mapping[int, int]],
     grid_step: float = 0,
     precedence: Sequence[str] = tuple(form.KINDS),
+    homes: Mapping[str, Mapping[int, int]] | None = None,
     notes: Mapping[str, object] | None = None,
     extra: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
@@ -46,6 +47,8 @@ def encode(
         cells: kind -> key -> colour; keys as `LatencyMap.items` gives them.
         grid_step: degrees; 0 when there is no grid.
         precedence: kinds in the order in which the edge tries them.
+        homes: of `asn` and `asn_country`: key -> square of HOME_STEP degrees, EVERYWHERE or NOWHERE; a key that is not in it
+            is everywhere.
         notes: further JSON-able entries of META. Like `extra`, no part of the content: they decide nothing.
         extra: further sections by tag (four bytes), for readers that know them.
 
@@ -81,6 +84,11 @@ def encode(
     for kind, tag in form.KINDS.items():
         if cells.get(kind):
             body[tag] = _table(kind, cells[kind])
+    for kind, tag in form.HOMES.items():
+        known = (homes or {}).get(kind)
+        if known and cells.get(kind) and any(home != form.EVERYWHERE for home in known.values()):
+            keys = sorted(cells[kind], key=_stored_order) if kind == "asn_country" else sorted(cells[kind])
+            body[tag] = _bytes("H", [known.get(key, form.EVERYWHERE) for key in keys])
     for kind in cells.keys() - form.KINDS.keys():
         raise ValueError(f"{kind!r} is no kind of cell: known are {', '.join(form.KINDS)}")
     shape = {"default": default, "grid_step": grid_step, "precedence": list(precedence)}
@@ -109,14 +117,16 @@ def _assemble(sections: Mapping[bytes, bytes]) -> bytes:
 
 
 def _table(kind: str, cells: Mapping[int, int]) -> bytes:
-    limit = {"asn_country": 2**48, "asn": 2**32}.get(kind, 2**16)
+    limit = {"asn_country": 2**48, "asn": 2**32, "country_grid": 2**36, "grid": 2**form.COUNTRY_SHIFT}.get(
+        kind, 2**16
+    )
     lowest, highest = min(cells), max(cells)
     if lowest < 0 or highest >= limit:
         raise ValueError(
             f"a {kind} cell has the key {lowest if lowest < 0 else highest}, which the format can't hold"
         )
     if kind == "asn_country":
-        cells = {(key & 0xFFFF) << 32 | key >> 16: colour for key, colour in cells.items()}
+        cells = {_stored_order(key): colour for key, colour in cells.items()}
     keys = sorted(cells)
     colours = _bytes("H", [cells[key] for key in keys])
     bits = form.SPLIT_BITS.get(kind)
@@ -126,6 +136,11 @@ def _table(kind: str, cells: Mapping[int, int]) -> bytes:
     heads = [number for pair in ends.items() for number in pair]
     lowers = _bytes("B" if bits == 8 else "H", [key & (1 << bits) - 1 for key in keys])
     return struct.pack("<I", len(ends)) + _bytes("I", heads) + lowers + colours
+
+
+def _stored_order(key: int) -> int:
+    """(ASN, country) cells are stored country by country, which packs better."""
+    return (key & 0xFFFF) << 32 | key >> 16
 
 
 def _bytes(code: str, values: Iterable[int]) -> bytes:

@@ -125,7 +125,7 @@ def build_command(
                 1,
             )
         say("estimating")
-        table = estimate(counted, places, settings.estimation, now)
+        table = estimate(counted, places, settings.estimation)
         say("colouring")
         built = build_map(
             table,

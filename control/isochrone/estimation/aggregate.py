@@ -52,6 +52,7 @@ class Aggregates:
     pair_country: NDArray[np.uint16]  # (p,)
     pair_latitude: NDArray[np.float32]  # (p,) the median in degrees, kept to 0.01; NaN: unknown
     pair_longitude: NDArray[np.float32]  # (p,)
+    pair_reach_km: NDArray[np.float32]  # (p,) how far its samples' places lie from there
     pair_colo: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
     pair_continent: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
     #: samples `used`, and those set aside: `outside_window`, `faster_than_light`
@@ -162,6 +163,7 @@ class Aggregator:
             pair_country=places.country,
             pair_latitude=places.latitude,
             pair_longitude=places.longitude,
+            pair_reach_km=places.reach_km,
             pair_colo=places.colo,
             pair_continent=places.continent,
             counts=dict(self._counts),

@@ -1,4 +1,4 @@
-"""Aggregates -> estimates for every cell: networks speak for themselves, coarser cells through the median of their networks."""
+"""Aggregates -> estimates for every cell and origin: the model fitted, its beliefs laid out as a table."""
 
 from __future__ import annotations
 
@@ -6,103 +6,124 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isochrone.estimation.quantiles import STEPS, WEIGHT_ONE, pack, summarise
+from isochrone.estimation.cells import Sums, level_number, rows
+from isochrone.estimation.colos import known_colos
+from isochrone.estimation.fit import LEAST_MS, Networks, fit
 from isochrone.estimation.table import LEVELS, EstimateTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from isochrone.estimation.aggregate import Aggregates
+    from isochrone.estimation.physics import Floats
     from isochrone.model import Origin
     from isochrone.settings import Estimation
 
+DAY = 86_400.0
+
 
 def estimate(
-    aggregates: Aggregates, origins: Sequence[Origin], settings: Estimation, now: float
+    aggregates: Aggregates, origins: Sequence[Origin], settings: Estimation, *, horizon_seconds: float = 0.0
 ) -> EstimateTable:
-    """Estimates for (ASN, country) where an ASN spans several countries, ASN, colo, country, continent and default.
+    """Estimates for every cell.
 
-    A (cell, origin) with fewer than `settings.min_samples` samples has no estimate. A row without any is left out,
-    the default row always stands.
+    Args:
+        aggregates: of these origins.
+        origins: with their coordinates.
+        settings: a network with fewer than `min_samples` samples gets no cell of its own.
+        horizon_seconds: how long after the samples the estimates will be used; routes drift meanwhile.
+
+    A table of nothing but NaN in its default row when there are no samples at all.
     """
-    del now  # the samples were weighted by age when they were aggregated
-    if aggregates.origins != tuple(origin.id for origin in origins):
+    a, m = aggregates, len(origins)
+    if a.origins != tuple(origin.id for origin in origins):
         raise ValueError("the aggregates count other origins")
-    a, pairs = aggregates, len(aggregates.pair_asn)
-    asns, network = np.unique(a.pair_asn, return_inverse=True)
-    spans = np.bincount(network, minlength=len(asns)) > 1
-    own = (a.pair_asn.astype(np.uint64) << np.uint64(16)) | a.pair_country
-    own[~(spans[network] & (a.pair_country != 0))] = 0
-    parts = [
-        _cells("asn_country", own, a, settings),
-        _cells("asn", a.pair_asn.astype(np.uint64), a, settings),
-        _cells("colo", a.pair_colo.astype(np.uint64), a, settings),
-        _cells("country", a.pair_country.astype(np.uint64), a, settings),
-        _cells("continent", a.pair_continent.astype(np.uint64), a, settings),
-        _cells("default", np.ones(pairs, np.uint64), a, settings),
-    ]
-    level, key, rtt, samples, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
-    key[level == LEVELS.index("default")] = 0
-    if not len(parts[-1][0]):  # nothing at all is known: the one row that must be there says so
-        m = len(a.origins)
-        level, key = np.r_[level, np.uint8(LEVELS.index("default"))], np.r_[key, np.uint64(0)]
-        rtt, spread = (np.vstack([x, np.full((1, m), np.nan, np.float32)]) for x in (rtt, spread))
-        samples = np.vstack([samples, np.zeros((1, m), np.int32)])
+    if not len(a.pair_asn):
+        return _empty(a)
+    shape = (len(a.pair_asn), m)
+    rtt, spread = np.full(shape, np.nan), np.full(shape, np.nan)
+    samples = np.zeros(shape, np.int64)
+    rtt[a.pair, a.origin], spread[a.pair, a.origin], samples[a.pair, a.origin] = (
+        a.rtt_ms,
+        a.spread_ms,
+        a.samples,
+    )
+    origin_lat = np.array([origin.latitude for origin in origins])
+    origin_lon = np.array([origin.longitude for origin in origins])
+    latitude, longitude = _placed(a, rtt, origin_lat, origin_lon)
+    networks = Networks(
+        rtt,
+        samples.astype(np.float64),
+        spread,
+        latitude,
+        longitude,
+        ~np.isnan(a.pair_latitude),
+        a.pair_country.astype(np.int64),
+    )
+    model = fit(networks, origin_lat, origin_lon, age_days=horizon_seconds / DAY)
+    sums = Sums(
+        samples,
+        a.pair_latitude.astype(np.float64),
+        a.pair_longitude.astype(np.float64),
+        a.pair_reach_km.astype(np.float64),
+    )
+    parts, grid_step = rows(a, model, sums, settings.min_samples)
     return EstimateTable(
         origins=a.origins,
-        level=level,
-        key=key,
-        rtt_ms=rtt,
-        samples=samples,
-        spread_ms=spread,
-        counts=dict(a.counts),
+        level=np.concatenate([np.full(len(part.key), level_number(part.level), np.uint8) for part in parts]),
+        key=np.concatenate([part.key for part in parts]),
+        rtt_ms=_presentable(np.concatenate([part.rtt_ms for part in parts])).astype(np.float32),
+        samples=np.minimum(np.concatenate([part.samples for part in parts]), np.iinfo(np.int32).max).astype(
+            np.int32
+        ),
+        spread_ms=np.concatenate([part.spread_ms for part in parts]).astype(np.float32),
+        home=np.concatenate([part.home for part in parts]),
+        grid_step=grid_step,
+        counts={**a.counts, "places_moved": model.moved, "values_dropped": model.dropped},
     )
 
 
-_Rows = tuple[
-    "NDArray[np.uint8]",
-    "NDArray[np.uint64]",
-    "NDArray[np.float32]",
-    "NDArray[np.int32]",
-    "NDArray[np.float32]",
-]
+def _presentable(rtt_ms: Floats) -> Floats:
+    """Beliefs below the least time a path can take are lifted, the order among them kept."""
+    low = rtt_ms < LEAST_MS
+    squeezed = LEAST_MS * np.exp(np.minimum(rtt_ms - LEAST_MS, 0.0))
+    lifted: Floats = np.where(low, squeezed, rtt_ms)
+    return lifted
 
 
-def _cells(level: str, key: NDArray[np.uint64], a: Aggregates, settings: Estimation) -> _Rows:
-    """Rows of one level: the median of the votes of its networks. `key` names the cell of each pair; 0: none.
+def _placed(a: Aggregates, rtt: Floats, origin_lat: Floats, origin_lon: Floats) -> tuple[Floats, Floats]:
+    """Coordinates of every network: its samples' own, else its colo's, its country's middle, its nearest origin's."""
+    latitude, longitude = a.pair_latitude.astype(np.float64), a.pair_longitude.astype(np.float64)
+    colos = known_colos()
+    at = np.minimum(np.searchsorted(colos.code, a.pair_colo), len(colos.code) - 1)
+    by_colo = colos.code[at] == a.pair_colo
+    country, located = a.pair_country.astype(np.int64), ~np.isnan(latitude)
+    nearest = np.where(np.isnan(rtt), np.inf, rtt).argmin(axis=1)
+    for code in np.unique(country[~located & ~by_colo]).tolist():
+        rows = ~located & ~by_colo & (country == code)
+        fellows, homes = located & (country == code), colos.country == code
+        if code and fellows.any():
+            latitude[rows], longitude[rows] = np.median(latitude[fellows]), np.median(longitude[fellows])
+        elif code and homes.any():
+            latitude[rows], longitude[rows] = (
+                np.median(colos.latitude[homes]),
+                np.median(colos.longitude[homes]),
+            )
+        else:
+            latitude[rows], longitude[rows] = origin_lat[nearest[rows]], origin_lon[nearest[rows]]
+    rows = ~located & by_colo
+    latitude[rows], longitude[rows] = colos.latitude[at[rows]], colos.longitude[at[rows]]
+    return latitude, longitude
 
-    In an ASN's own cell its countries vote, each by its share of the samples. In all others each ASN has one vote,
-    divided evenly among its countries when several of them lie in the cell: one big network must not speak for all.
-    """
+
+def _empty(a: Aggregates) -> EstimateTable:
     m = len(a.origins)
-    keys, cell = np.unique(key, return_inverse=True)
-    votes = np.flatnonzero(key[a.pair] != 0)
-    group = cell[a.pair[votes]].astype(np.int64) * m + a.origin[votes]
-    samples = np.bincount(group, a.samples[votes], minlength=len(keys) * m)
-    if level == "asn":
-        step = np.ceil(a.samples[votes] / samples[group] * (STEPS - 1)).astype(np.int64)
-        weights = np.maximum(1, np.arange(STEPS))
-    else:
-        voter = group << 32 | a.asn[votes]
-        _, back, shares = np.unique(voter, return_inverse=True, return_counts=True)
-        step = np.minimum(shares[back], STEPS - 1)
-        weights = WEIGHT_ONE // np.maximum(1, np.arange(STEPS))
-    summary = summarise(pack(group, a.rtt_ms[votes], step), 0.5, weights.astype(np.int32))
-    alone = np.full(len(keys) * m, np.nan, np.float32)
-    alone[group] = a.spread_ms[votes]  # whole only where there is one vote, and used only there
-    rtt, spread = (np.full(len(keys) * m, np.nan, np.float32) for _ in range(2))
-    rtt[summary.group] = summary.value_ms
-    spread[summary.group] = np.where(summary.samples == 1, alone[summary.group], summary.spread_ms)
-    few = samples < settings.min_samples
-    rtt[few] = spread[few] = np.nan
-    samples[few] = 0
-    known = ~np.isnan(rtt.reshape(-1, m)).all(axis=1)
-    return (
-        np.full(np.count_nonzero(known), LEVELS.index(level), np.uint8),
-        keys[known].astype(np.uint64),
-        rtt.reshape(-1, m)[known],
-        np.minimum(samples, np.iinfo(np.int32).max).astype(np.int32).reshape(-1, m)[known],
-        spread.reshape(-1, m)[known],
+    return EstimateTable(
+        origins=a.origins,
+        level=np.full(1, LEVELS.index("default"), np.uint8),
+        key=np.zeros(1, np.uint64),
+        rtt_ms=np.full((1, m), np.nan, np.float32),
+        samples=np.zeros((1, m), np.int32),
+        spread_ms=np.full((1, m), np.nan, np.float32),
+        counts=dict(a.counts),
     )

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from isochrone.estimation.physics import distance_km
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MEMO_BITS = 19
 _NO_PAIR = np.uint64(2**64 - 1)
+_STRAY = 0.02  # a spot with a smaller share of a network's samples says nothing of where the network is
 _FOLD = 1 << 22  # distinct entries that may gather before they are counted together
 
 
@@ -22,6 +25,7 @@ class PlaceTable(NamedTuple):
     country: NDArray[np.uint16]
     latitude: NDArray[np.float32]
     longitude: NDArray[np.float32]
+    reach_km: NDArray[np.float32]
     colo: NDArray[np.uint16]
     continent: NDArray[np.uint16]
 
@@ -88,14 +92,21 @@ class Places:
         owner, spot, spots = self._spots.finish()
         home, names, times = self._colos.finish()
         owner, home = rank[owner].astype(np.int64), rank[home].astype(np.int64)
-        row = _median(pairs, owner, (spot >> np.uint32(16)) - np.uint32(1), spots)
-        column = _median(pairs, owner, spot & np.uint32(0xFFFF), spots)
+        rows, columns = (spot >> np.uint32(16)) - np.uint32(1), spot & np.uint32(0xFFFF)
+        row, column = _median(pairs, owner, rows, spots), _median(pairs, owner, columns, spots)
+        apart = distance_km(
+            rows / 100 - 90, columns / 100 - 180, row[owner] / 100 - 90, column[owner] / 100 - 180
+        )
+        share = spots / np.maximum(np.bincount(owner, spots, pairs)[owner], 1)
+        reach = np.zeros(pairs)
+        np.maximum.at(reach, owner[share >= _STRAY], apart[share >= _STRAY])
         return PlaceTable(
             rank=rank,
             asn=(self._known >> np.uint64(16)).astype(np.uint32),
             country=(self._known & np.uint64(0xFFFF)).astype(np.uint16),
             latitude=(row / 100 - 90).astype(np.float32),
             longitude=(column / 100 - 180).astype(np.float32),
+            reach_km=reach.astype(np.float32),
             colo=_most_frequent(pairs, home, names >> np.uint32(16), times),
             continent=_most_frequent(pairs, home, names & np.uint32(0xFFFF), times),
         )

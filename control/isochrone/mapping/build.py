@@ -16,7 +16,7 @@ from isochrone.mapping.partition import Tolerance
 from isochrone.mapping.rank import NONE, STATES, rank
 from isochrone.mapping.rows import overridden, rows_of
 from isochrone.mapping.unpack import key_of, level_of, unpack
-from isochrone_edge.latency_map import HELD, INFERRED, OVERRIDE, RTT_UNIT_MS, LatencyMap
+from isochrone_edge.latency_map import EVERYWHERE, HELD, HOMES, INFERRED, OVERRIDE, RTT_UNIT_MS, LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
 
 if TYPE_CHECKING:
@@ -140,12 +140,20 @@ def build_map(
 
     cells = Cells(rows.rtt_ms, rows.samples, order, flags.astype(np.uint8), states)
     extra = {calm.SECTION: settled.memory.bytes()} if len(settled.memory) else {}
-    budget = _budget(rows.cells, order.shape[1], len(json.dumps(described)) + sum(map(len, extra.values())))
+    known = (
+        np.count_nonzero(level_of(rows.cells) <= LEVELS.index("asn"))
+        if (rows.home != EVERYWHERE).any()
+        else 0
+    )
+    budget = _budget(
+        rows.cells, int(known), order.shape[1], len(json.dumps(described)) + sum(map(len, extra.values()))
+    )
     tolerance = Tolerance(settings.tolerance_ms, settings.tolerance_share)
     coloured = colour(cells, tolerance, budget, before)
     used = _tolerance(coloured)
+    homes = np.where(forced == NONE, rows.home, EVERYWHERE)
     data = _encode(
-        rows.cells, coloured, described, table.grid_step, now, notes={"tolerance": used}, extra=extra
+        rows.cells, homes, coloured, described, table.grid_step, now, notes={"tolerance": used}, extra=extra
     )
     built = LatencyMap(data)
     counts = np.bincount(level_of(rows.cells), minlength=len(LEVELS)).tolist()
@@ -196,13 +204,13 @@ def _before(
     return (old.palette, entry), memory, first.astype(np.int16)
 
 
-def _budget(cells: NDArray[np.uint64], candidates: int, other: int) -> int:
+def _budget(cells: NDArray[np.uint64], homes: int, candidates: int, other: int) -> int:
     """How many colours fit: what the size leaves after cells, heads of their tables, `other` and some KB of the rest."""
     levels, keys = level_of(cells), key_of(cells)
     pairs, asns = keys[levels == LEVELS.index("asn_country")], keys[levels == LEVELS.index("asn")]
     heads = len(np.unique((pairs & np.uint64(0xFFFF)) << np.uint64(16) | pairs >> np.uint64(32)))
     heads += len(np.unique(asns >> np.uint64(8)))
-    left = MAX_BYTES - 4 * len(cells) + len(asns) - 8 * heads - other - 2048
+    left = MAX_BYTES - 4 * len(cells) + len(asns) - 2 * homes - 8 * heads - other - 2048
     return min(MAX_COLOURS, max(MIN_COLOURS, left // (5 + 4 * candidates)))
 
 
@@ -219,6 +227,7 @@ def _tolerance(coloured: Coloured) -> dict[str, Any]:
 
 def _encode(
     cells: NDArray[np.uint64],
+    homes: NDArray[np.uint16],
     coloured: Coloured,
     origins: list[dict[str, Any]],
     grid_step: float,
@@ -245,7 +254,12 @@ def _encode(
         for n, name in enumerate(LEVELS)
     }
     default = tables.pop("default")[0]
+    where = {
+        name: dict(zip(keys[levels == n].tolist(), homes[levels == n].tolist(), strict=True))
+        for n, name in enumerate(LEVELS)
+        if name in HOMES
+    }
     return encode(
         built_at=now, origins=origins, palette=colours, default=default, cells=tables,
-        grid_step=grid_step, notes=notes, extra=extra,
+        grid_step=grid_step, homes=where, notes=notes, extra=extra,
     )  # fmt: skip

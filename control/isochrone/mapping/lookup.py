@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from isochrone_edge.latency_map import DEFAULT, KINDS, Facts, LatencyMap, unletters
+from isochrone_edge.latency_map import COUNTRY_SHIFT, DEFAULT, KINDS, Facts, LatencyMap, unletters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,9 +85,11 @@ def key_fields(level: str, key: int, grid_step: float = 0) -> dict[str, Any]:
             return {"asn": key}
         case "colo":
             return {"colo": unletters(key, 3)}
-        case "grid":
-            row, column = divmod(key, int(360 / grid_step))
+        case "grid" | "country_grid":
+            country = {"country": unletters(key >> COUNTRY_SHIFT, 2)} if level == "country_grid" else {}
+            row, column = divmod(key & (1 << COUNTRY_SHIFT) - 1, int(360 / grid_step))
             return {
+                **country,
                 "latitude": row * grid_step - 90,
                 "longitude": column * grid_step - 180,
                 "degrees": grid_step,

@@ -10,7 +10,7 @@ import numpy as np
 from isochrone.estimation.table import LEVELS
 from isochrone.mapping.rank import NONE
 from isochrone.mapping.unpack import cell_ids, key_of, level_of
-from isochrone_edge.latency_map import RTT_MAX_MS
+from isochrone_edge.latency_map import EVERYWHERE, RTT_MAX_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +32,11 @@ class Rows:
     rtt_ms: NDArray[np.float32]
     samples: NDArray[np.int32]
     spread_ms: NDArray[np.float32]
+    home: NDArray[np.uint16]  # see `latency_map.near`
 
     def take(self, which: NDArray[Any]) -> Rows:
         """Some of the rows."""
-        return Rows(self.cells[which], self.rtt_ms[which], self.samples[which], self.spread_ms[which])
+        return Rows(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 def rows_of(table: EstimateTable, origins: Sequence[Origin]) -> Rows:
@@ -59,7 +60,8 @@ def rows_of(table: EstimateTable, origins: Sequence[Origin]) -> Rows:
             rtt_ms[:, column] = np.maximum(table.rtt_ms[sort, measured], 0)
             spread_ms[:, column] = table.spread_ms[sort, measured]
             samples[:, column] = table.samples[sort, measured]
-    return Rows(cells, rtt_ms, samples, spread_ms)
+    home = np.full(len(cells), EVERYWHERE, np.uint16) if table.home is None else table.home[sort]
+    return Rows(cells, rtt_ms, samples, spread_ms, home)
 
 
 def overridden(
