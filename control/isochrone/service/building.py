@@ -69,7 +69,7 @@ def build(
         raise NothingToBuildError(
             "no map yet: no target has answered within the window; see the outcomes in /status"
         )
-    table = estimate(aggregate(columns, origins, settings.estimation, now), origins, settings.estimation, now)
+    table = estimate(aggregate(columns, origins, settings.estimation, now), origins, settings.estimation)
     built = build_map(
         table,
         origins,
