@@ -10,22 +10,18 @@ import asyncio
 import secrets
 import socket
 import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isochrone.model import Outcome
 from isochrone.probing import icmp_packet, mmsg
+from isochrone.probing.icmp_flight import Flight, failed, judge, packed_address
 from isochrone.probing.icmp_receive import Receiver
 from isochrone.probing.icmp_socket import blame, drops, open_icmp
 from isochrone.probing.prober import (
-    NO_PHASES,
-    SEND_BOUND,
     ProbeResult,
     ProberTrouble,
     own_fault,
-    silence,
 )
 
 if TYPE_CHECKING:
@@ -46,25 +42,6 @@ _FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 _NAME_BYTES = {4: 16, 6: 28}  # struct sockaddr_in, sockaddr_in6
 
 
-@dataclass(slots=True)
-class _Flight:
-    """What is known of each target of one address family. Times are `time.monotonic()` seconds."""
-
-    indices: list[int]  # in the caller's order
-    packed: NDArray[np.uint8]  # addresses, one row each
-    token: bytes
-    sent: NDArray[np.float64] = field(init=False)
-    uncertain: NDArray[np.float64] = field(init=False)  # seconds by which the departure may be wrong
-    arrived: NDArray[np.float64] = field(init=False)
-    trouble: dict[int, Exception] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        count = len(self.indices)
-        self.sent = np.full(count, np.nan)
-        self.uncertain = np.zeros(count)
-        self.arrived = np.full(count, np.nan)
-
-
 async def burst(
     targets: Sequence[Target],
     *,
@@ -78,11 +55,11 @@ async def burst(
     results: list[ProbeResult | None] = [None] * len(targets)
     families: dict[Version, list[tuple[int, bytes]]] = {4: [], 6: []}
     for index, target in enumerate(targets):
-        packed = _packed(target.address)
+        packed = packed_address(target.address)
         if packed is None:
-            results[index] = _failed("a batch takes addresses, no host names", target.address)
+            results[index] = failed("a batch takes addresses, no host names", target.address)
         elif gate is not None and (refusal := gate.refusal(target.address)) is not None:
-            results[index] = _failed(refusal, target.address)
+            results[index] = failed(refusal, target.address)
         else:
             families[4 if len(packed) == 4 else 6].append((index, packed))
     for version, chosen in families.items():
@@ -108,10 +85,10 @@ async def _fly(
     except (ProberTrouble, OSError) as error:
         why = own_fault(error) if isinstance(error, OSError) else str(error)
         for index, _ in chosen:
-            results[index] = _failed(why, targets[index].address)
+            results[index] = failed(why, targets[index].address)
         return
     addresses = b"".join(packed for _, packed in chosen)
-    flight = _Flight(
+    flight = Flight(
         [index for index, _ in chosen],
         np.frombuffer(addresses, np.uint8).reshape(len(chosen), -1),
         secrets.token_bytes(icmp_packet.TOKEN_BYTES),
@@ -122,13 +99,13 @@ async def _fly(
         lost = drops(opened.socket) - before
     finally:
         opened.socket.close()
-    _judge(targets, flight, results, timeout, late=late, lost=lost)
+    judge(targets, flight, results, timeout, late=late, lost=lost)
 
 
 class _Sender:
     """Sends a flight and collects its answers on the running loop."""
 
-    def __init__(self, opened: IcmpSocket, flight: _Flight, *, timeout: float, rate: float | None) -> None:
+    def __init__(self, opened: IcmpSocket, flight: Flight, *, timeout: float, rate: float | None) -> None:
         self._opened = opened
         self._flight = flight
         self._timeout = timeout
@@ -232,7 +209,7 @@ class _Sender:
             self._flight.trouble.setdefault(number, blame(answer))
 
 
-def _requests(opened: IcmpSocket, flight: _Flight) -> mmsg.Messages:
+def _requests(opened: IcmpSocket, flight: Flight) -> mmsg.Messages:
     """All echo requests, ready to go: they differ in their sequence number, and so in their checksum."""
     count = len(flight.indices)
     out = mmsg.Messages(count, icmp_packet.PACKET_BYTES, name=_NAME_BYTES[opened.version])
@@ -252,54 +229,3 @@ def _requests(opened: IcmpSocket, flight: _Flight) -> mmsg.Messages:
     begin = 4 if opened.version == 4 else 8
     out.names[:, begin : begin + flight.packed.shape[1]] = flight.packed
     return out
-
-
-def _judge(
-    targets: Sequence[Target],
-    flight: _Flight,
-    results: list[ProbeResult | None],
-    timeout: float,
-    *,
-    late: float,
-    lost: int,
-) -> None:
-    times = np.maximum(flight.arrived - flight.sent, 0.0) * 1000
-    answered = times <= timeout * 1000  # false where there is no answer: not a number
-    exact = answered & (flight.uncertain <= SEND_BOUND)
-    ok = Outcome.OK
-    indices = np.array(flight.indices)
-    for index, milliseconds in zip(indices[exact].tolist(), times[exact].tolist(), strict=True):
-        results[index] = ProbeResult(ok, milliseconds, NO_PHASES, "", targets[index].address)
-    for number in np.flatnonzero(~exact).tolist():
-        index = flight.indices[number]
-        address, trouble = targets[index].address, flight.trouble.get(number)
-        if answered[number]:
-            took = flight.uncertain[number] * 1000
-            why = f"this host was too busy: {took:.1f} ms passed while the request was sent"
-            results[index] = _failed(why, address)
-        elif isinstance(trouble, ProberTrouble):
-            results[index] = _failed(str(trouble), address)
-        elif trouble is not None:
-            results[index] = ProbeResult(outcome=Outcome.TARGET_FAILED, detail=str(trouble), address=address)
-        elif lost:
-            why = f"this host's receive buffer was full: {lost} ICMP messages were dropped"
-            results[index] = _failed(why, address)
-        else:
-            blamed = silence(late, timeout)
-            outcome = Outcome.PROBER_FAILED if isinstance(blamed, ProberTrouble) else Outcome.TARGET_FAILED
-            results[index] = ProbeResult(outcome=outcome, detail=str(blamed), address=address)
-
-
-def _packed(address: str) -> bytes | None:
-    try:
-        return socket.inet_pton(socket.AF_INET, address)
-    except (OSError, ValueError):
-        pass
-    try:
-        return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    except (OSError, ValueError):
-        return None
-
-
-def _failed(why: str, address: str) -> ProbeResult:
-    return ProbeResult(outcome=Outcome.PROBER_FAILED, detail=why, address=address)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isochrone.model import Target
 
 PREFIX_4, PREFIX_6 = 24, 48  # the smallest networks that are announced by themselves
-_SWEEP_EVERY = 4096  # takes between two looks for buckets that are full again
+_SWEEP_FROM = 4096  # buckets: then those that are full again are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Buckets:
         self._interval = 1 / cap.rate
         self._tolerance = (cap.burst - 1) / cap.rate
         self._full_at: dict[Hashable, float] = {}
-        self._takes = 0
+        self._sweep_at = _SWEEP_FROM
 
     def ready_at(self, key: Hashable, now: float) -> float:
         """The earliest time from `now` on at which `take` is within the cap."""
@@ -48,10 +48,11 @@ class Buckets:
     def take(self, key: Hashable, now: float) -> None:
         """Count one probe at `now`; to be called when `ready_at` has come."""
         self._full_at[key] = max(now, self._full_at.get(key, now)) + self._interval
-        self._takes += 1
-        if self._takes >= _SWEEP_EVERY + len(self._full_at):
-            self._takes = 0
+        if len(self._full_at) >= self._sweep_at:
             self._full_at = {k: at for k, at in self._full_at.items() if at > now}
+            self._sweep_at = max(
+                _SWEEP_FROM, 2 * len(self._full_at)
+            )  # so that a sweep costs each take little
 
     def __len__(self) -> int:
         return len(self._full_at)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aioquic.h3.connection import ErrorCode
 from aioquic.quic import events
 from aioquic.quic.connection import QuicConnection, QuicConnectionAdapter
-from aioquic.tls import Group
+from aioquic.tls import Epoch, Group
 
 from isochrone.probing.udp import ANCILLARY_BYTES, RECEIVE_BYTES, connected_socket, lateness
 
@@ -94,6 +94,7 @@ class QuicLink:
             False  # sent again before anything was received: the exchange's time is ambiguous
         )
         self.finished_repeated = False
+        self._answer_lost = False  # the server's first answer
         self.late = 0.0  # seconds, all waiting for the event loop added up
         self.alpn: str | None = None
         self.failure: LinkClosed | None = None  # why it ended, unless we ended it
@@ -174,12 +175,25 @@ class QuicLink:
         self._wake()
 
     def _received(self, data: bytes, arrived: float) -> None:
-        if self.first_received is None:
+        first = self.first_received is None
+        if first:
             self.first_received = arrived
         self.quic.receive_datagram(data, self._peer, now=self._loop.time())
+        if first and self._received_numbers(Epoch.INITIAL)[:1] not in ([], [0]):
+            self.first_repeated = self._answer_lost = (
+                True  # the server has repeated its answer: this is not its first
+            )
         if self.completed is not None and self.confirmed is None and self.quic._handshake_confirmed:  # noqa: SLF001
             self.confirmed = arrived
+            # Servers that count packets of all spaces together leave gaps too, so that a gap alone is no sign of loss.
+            if self._answer_lost and len(self._received_numbers(Epoch.ONE_RTT)) > 1:
+                self.finished_repeated = True
         self._deliver()
+
+    def _received_numbers(self, epoch: Epoch) -> list[int]:
+        """Where each unbroken row of the server's packet numbers begins; they count from 0 (RFC 9000 section 12.3)."""
+        space = self.quic._spaces.get(epoch)  # noqa: SLF001  aioquic has no public way to see it
+        return [row.start for row in space.ack_queue] if space is not None else []
 
     def _deliver(self) -> None:
         while (event := self.quic.next_event()) is not None:

@@ -12,7 +12,7 @@ import select
 from typing import TYPE_CHECKING
 
 from isochrone.probing import tcp_socket
-from isochrone.probing.prober import TargetTrouble, attempt, silence
+from isochrone.probing.prober import attempt, silence
 from isochrone.probing.tcp_batch import TcpBatch
 from isochrone.probing.tcp_socket import Refused
 
@@ -79,10 +79,7 @@ async def connect(
         seen = loop.time() - began
         if late is not None and not _is_writable(opened):
             raise silence(late, timeout)
-        made = tcp_socket.finish(opened)
-        if made.repeated:
-            raise TargetTrouble(f"packets were lost: the SYN was sent {made.repeated + 1} times")
-        rtt = (made.rtt if made.rtt is not None else seen) * 1000
+        rtt = tcp_socket.sample(tcp_socket.finish(opened), seen)
         phases["connect"] = rtt
         return opened, rtt
     except BaseException as error:

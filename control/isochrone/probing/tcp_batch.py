@@ -53,14 +53,16 @@ class TcpBatch:
         self._rate = rate
         self._gate = gate
         self._results: list[ProbeResult | None] = [None] * len(targets)
-        self._open: dict[int, tuple[int, socket.socket, float]] = {}  # descriptor -> index, socket, begun
+        self._open: dict[
+            int, tuple[int, socket.socket, float]
+        ] = {}  # descriptor -> index, socket, when begun
         self._begun: deque[tuple[float, int, int]] = deque()  # when, descriptor, index: in time order
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._window = max(1, min(WINDOW, limit - SPARE_FILES))
 
     async def run(self) -> list[ProbeResult]:
         """The results in the targets' order."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         loop.add_reader(self._epoll.fileno(), self._collect)
         try:
@@ -99,7 +101,7 @@ class TcpBatch:
         if refusal is not None:
             self._end(number, Outcome.PROBER_FAILED, detail=refusal)
             return True
-        begun = asyncio.get_running_loop().time()
+        begun = self._loop.time()
         try:
             opened = tcp_socket.begin(target.address, target.port, self._source)
         except Refused as refused:
@@ -119,13 +121,13 @@ class TcpBatch:
         """Take all handshakes that have an end."""
         for descriptor, _ in self._epoll.poll(0, 1024):
             number, opened, begun = self._open.pop(descriptor)
-            self._judge(number, opened, asyncio.get_running_loop().time() - begun)
+            self._judge(number, opened, self._loop.time() - begun)
             opened.close()  # leaves the epoll by itself
 
     def _judge(self, number: int, opened: socket.socket, seen: float) -> None:
         phases: dict[str, float] = {}
         try:
-            made = tcp_socket.finish(opened)
+            rtt = tcp_socket.sample(tcp_socket.finish(opened), seen)
         except TargetTrouble as trouble:
             if isinstance(trouble, Refused):
                 phases["refused"] = seen * 1000
@@ -133,16 +135,11 @@ class TcpBatch:
         except ProberTrouble as trouble:
             self._end(number, Outcome.PROBER_FAILED, detail=str(trouble))
         else:
-            if made.repeated:
-                detail = f"packets were lost: the SYN was sent {made.repeated + 1} times"
-                self._end(number, Outcome.TARGET_FAILED, detail=detail)
-                return
-            rtt = (made.rtt if made.rtt is not None else seen) * 1000
             self._end(number, Outcome.OK, rtt=rtt, phases={"connect": rtt})
 
     def _expire(self) -> None:
         """End those whose time is over; call it after _collect, so that an answer that is there counts."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         while self._begun and self._begun[0][0] + self._timeout <= now:
             begun, descriptor, number = self._begun.popleft()
             held = self._open.get(descriptor)

@@ -86,6 +86,13 @@ def finish(opened: socket.socket) -> Handshake:
     return handshake(opened)
 
 
+def sample(made: Handshake, seen: float) -> float:
+    """The round trip in ms; `seen` seconds passed until we saw its end. Raises TargetTrouble when a SYN was sent again."""
+    if made.repeated:
+        raise TargetTrouble(f"packets were lost: the SYN was sent {made.repeated + 1} times")
+    return (made.rtt if made.rtt is not None else seen) * 1000
+
+
 def handshake(opened: socket.socket) -> Handshake:
     """The kernel's figures for a connection that is made."""
     if _TCP_INFO is None:

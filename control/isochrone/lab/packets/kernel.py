@@ -84,8 +84,13 @@ def have_ipv6() -> bool:
         return False
 
 
-def be_punctual(priority: int) -> bool:
-    """Run before all ordinary processes, where that is allowed; at least wake without the usual slack. Whether it was."""
+def be_punctual(priority: int, *, beside_the_link: bool = False) -> bool:
+    """Run before all ordinary processes, where that is allowed; at least wake without the usual slack. Whether it was.
+
+    `beside_the_link`: on the core that the link keeps awake, where no idle core has to be woken for a packet.
+    """
+    if beside_the_link:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from isochrone.lab.packets.paths import Path
 
-PRIORITY = 50  # above the far hosts
+PRIORITY = 50  # above the far hosts' servers
 SPIN_NS = 120_000  # before a packet is due the link waits awake
 MAX_WAIT = 0.05  # seconds
 _PORTS = struct.Struct("!HH")
@@ -63,7 +63,7 @@ class Link:
         """Carry packets until told to end."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-        be_punctual(PRIORITY)
+        be_punctual(PRIORITY, beside_the_link=True)
         gc.disable()
         near, far = self._ends
         taps = {near.tap.fileno(): True, far.tap.fileno(): False}

@@ -1,0 +1,178 @@
+"""Rates and times of probes, on a clock of our own."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.model import Target
+from isochrone.probing.limiter import Buckets, Cap, Limiter, network_of
+from isochrone.probing.pacing import Pacer, Wait
+
+EPSILON = 1e-6
+
+
+class TokenBucket:
+    """The same cap, kept the other way: tokens that come with time."""
+
+    def __init__(self, cap):
+        self.cap, self.tokens, self.at = cap, float(cap.burst), None
+
+    def take(self, now):
+        if self.at is not None:
+            self.tokens = min(self.cap.burst, self.tokens + (now - self.at) * self.cap.rate)
+        self.at = now
+        self.tokens -= 1
+        assert self.tokens > -EPSILON, f"over the cap at {now}"
+
+
+def targets(count, network_size=1):
+    return [
+        Target(f"203.{n // network_size // 256}.{n // network_size % 256}.{n % network_size + 1}", 443, 1)
+        for n in range(count)
+    ]
+
+
+def run_round(pacer, now, late=lambda: 0.0):
+    """[(when, target)] of a round, on a clock that jumps from event to event."""
+    probed = []
+    while (step := pacer.next(now)) is not None:
+        if isinstance(step, Wait):
+            assert step.until > now
+            now = step.until + late()
+        else:
+            probed.append((now, step))
+    return probed
+
+
+caps = st.builds(Cap, st.floats(0.01, 1000), st.integers(1, 20))
+
+
+@given(caps, st.lists(st.floats(0, 100), max_size=60))
+def test_a_bucket_is_a_token_bucket(cap, gaps):
+    buckets, reference, now = Buckets(cap), TokenBucket(cap), 1000.0
+    for gap in gaps:
+        now = buckets.ready_at("key", now + gap * gap / 100 / cap.rate)
+        buckets.take("key", now)
+        reference.take(now)
+
+
+@given(caps)
+def test_a_burst_passes_at_once_and_the_rest_does_not(cap):
+    buckets = Buckets(cap)
+    for _ in range(cap.burst):
+        assert buckets.ready_at(1, 50.0) == pytest.approx(50.0)
+        buckets.take(1, 50.0)
+    assert buckets.ready_at(1, 50.0) == pytest.approx(50 + 1 / cap.rate)
+    assert buckets.ready_at(2, 50.0) == 50.0
+
+
+def test_full_buckets_take_no_memory():
+    buckets = Buckets(Cap(1000))
+    for number in range(100_000):
+        buckets.take(number, number * 0.01)
+    assert len(buckets) < 10_000
+
+
+@pytest.mark.parametrize("cap", [(0, 1), (-1, 1), (1, 0), (float("nan"), 1)])
+def test_a_cap_that_lets_nothing_through_is_refused(cap):
+    with pytest.raises(ValueError, match="a cap needs"):
+        Cap(*cap)
+
+
+def test_networks():
+    a, b, c = (Target(f"203.0.113.{n}", 443, asn) for n, asn in ((1, 7), (200, 8), (3, 7)))
+    assert network_of(a) == network_of(b)
+    assert network_of(a, "asn") == network_of(c, "asn") != network_of(b, "asn")
+    assert network_of(Target("2001:db8:1:2::1", 1, 1)) == network_of(Target("2001:db8:1:ffff::1", 1, 1))
+    assert network_of(Target("2001:db8:1::1", 1, 1)) != network_of(Target("2001:db8:2::1", 1, 1))
+    assert network_of(Target("www.example.com", 1, 0), "asn") == "www.example.com"
+
+
+@given(
+    st.integers(0, 60), st.integers(1, 10), st.randoms(use_true_random=False), caps, caps, caps,
+    st.floats(0, 5),
+)  # fmt: skip
+def test_caps_hold_however_late_the_scheduler_is(count, size, rng, agent, network, target, lateness):
+    limiter = Limiter(agent=agent, network=network, target=target)
+    buckets = defaultdict(lambda: TokenBucket(network)), defaultdict(lambda: TokenBucket(target))
+    whole, seen = TokenBucket(agent), Counter()
+    chosen = targets(count, size)
+    for number in range(3):
+        start = 100.0 * number
+        pacer = Pacer(chosen, start=start, span=20.0, end=start + 90.0, limiter=limiter, rng=rng)
+        probed = run_round(pacer, start, lambda: rng.random() * lateness)
+        assert len(probed) + pacer.left == count
+        assert len({t.address for _, t in probed}) == len(probed)
+        seen.update(t.address for _, t in probed)
+        for now, t in probed:
+            assert start <= now <= start + 90.0
+            whole.take(now)
+            buckets[0][network_of(t)].take(now)
+            buckets[1][t.address].take(now)
+    assert max(seen.values(), default=0) <= 3
+
+
+def test_a_busy_network_holds_nobody_else_back():
+    crowded, free = targets(500, 250)[:250], [Target(f"198.51.{n}.1", 443, 1) for n in range(100)]
+    limiter = Limiter(network=Cap(1.0))
+    pacer = Pacer(crowded + free, start=0, span=60, end=100, limiter=limiter, rng=random.Random(1))
+    probed = run_round(pacer, 0.0)
+    assert sum(t in free for _, t in probed) == len(free)
+    assert max(at for at, t in probed if t in free) <= 60
+    assert 95 <= sum(t in crowded for _, t in probed) <= 101
+    assert pacer.left == 350 - len(probed)
+
+
+def test_large_rounds_are_not_slow():
+    """40,000 targets held back by all caps: no step looks at all the others."""
+    chosen = targets(40_000, 200)
+    limiter = Limiter(agent=Cap(500, 20), network=Cap(3, 5), target=Cap(1))
+    pacer = Pacer(chosen, start=0, span=60, end=200, limiter=limiter, rng=random.Random(2))
+    assert len(run_round(pacer, 0.0)) == 40_000
+
+
+def test_a_day():
+    """Two agents for a day: no drift, no bursts in step, caps never exceeded."""
+    interval, span, rounds = 300.0, 240.0, 288
+    chosen = [
+        *targets(200),
+        *(Target(f"198.51.100.{n}", 443, 1) for n in range(1, 51)),
+    ]  # one crowded network
+    cap = {"agent": Cap(3, 5), "network": Cap(0.25, 2), "target": Cap(1 / 30)}
+    times = [[], []]
+    for agent in range(2):
+        limiter, rng = Limiter(**cap), random.Random(agent)
+        whole, by_network, by_target = TokenBucket(cap["agent"]), {}, {}
+        for number in range(rounds):
+            start = number * interval
+            pacer = Pacer(chosen, start=start, span=span, end=start + interval, limiter=limiter, rng=rng)
+            probed = run_round(pacer, start)
+            assert sorted(t.address for _, t in probed) == sorted(
+                t.address for t in chosen
+            )  # each once, none left out
+            for now, t in probed:
+                whole.take(now)
+                by_network.setdefault(network_of(t), TokenBucket(cap["network"])).take(now)
+                by_target.setdefault(t.address, TokenBucket(cap["target"])).take(now)
+                times[agent].append(now)
+    for row in times:
+        assert len(row) == rounds * len(chosen)
+        offsets = [[at % interval for at in part] for part in (row[: len(row) // 4], row[-len(row) // 4 :])]
+        assert abs(statistics.mean(offsets[0]) - statistics.mean(offsets[1])) < 1.0  # no drift
+        assert all(at < interval for part in offsets for at in part)
+    # Seconds of the rounds' spread: counts are those of a Poisson process, and the agents' have nothing to do with each other.
+    counts = [Counter(int(at) for at in row) for row in times]
+    seconds = [s for s in range(int(rounds * interval)) if 5 <= s % interval < span - 5]
+    rows = [[count[s] for s in seconds] for count in counts]
+    for row in rows:
+        assert 0.85 < statistics.variance(row) / statistics.mean(row) < 1.1
+        assert max(row) <= cap["agent"].burst + cap["agent"].rate
+    assert abs(statistics.correlation(*rows)) < 0.02
+    together = [a + b for a, b in zip(*rows, strict=True)]
+    assert statistics.variance(together) / statistics.mean(together) < 1.1
