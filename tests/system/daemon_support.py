@@ -36,7 +36,7 @@ def configuration(net: SmallInternet, kv_url: str, **sections: dict[str, Any]) -
     """A fast daemon for this internet; sections are merged over the defaults here."""
     document: dict[str, Any] = {
         "site": net.public_host,
-        "probing": {"interval_seconds": 2, "timeout_seconds": 1, "concurrency": 16},
+        "probing": {"interval_seconds": 2, "timeout_seconds": 1, "concurrency": 16, "lab": True},
         "estimation": {"interval_seconds": 1, "min_samples": 2, "window_seconds": 600},
         "kv": {
             "account_id": "local",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from isochrone.model import Origin, Outcome, Target
-from isochrone.probing.agent import Agent, plan
+from isochrone.probing.agent import Agent
 from isochrone.probing.prober import ProbeResult
 from isochrone.probing.targets import Annotator, TargetsError, load_targets, read_csv
 from isochrone.settings import OriginSettings, Probing, Settings, TargetSettings
@@ -189,11 +189,15 @@ async def test_a_round_without_targets_or_with_a_short_deadline():
     assert (hung.samples, hung.missed) == ((), 20)
 
 
-def test_probes_are_spread_and_each_round_has_its_own_order():
-    rng = random.Random(3)
-    first, second = (plan(TARGETS, span=10.0, rng=rng) for _ in range(2))
-    for times in (first, second):
-        assert sorted(target.address for _, target in times) == sorted(target.address for target in TARGETS)
-        assert all(0 <= begin <= 10 for begin, _ in times)
-        assert [begin for begin, _ in times] == sorted(begin for begin, _ in times)
-    assert [t for _, t in first] != [t for _, t in second]
+async def test_every_method_of_the_configuration_measures_every_target():
+    class Named(SlowProber):
+        def __init__(self, method):
+            super().__init__(0)
+            self.method = method
+
+    both = Agent(ORIGIN, Named("one"), Named("two"), concurrency=4, timeout=0.1, rng=random.Random(1))
+    done = await both.run_round(TARGETS, seconds=2.0)
+    assert (done.planned, done.missed) == (2 * len(TARGETS), 0)
+    assert sorted((s.asn, s.method) for s in done.samples) == sorted(
+        (t.asn, name) for t in TARGETS for name in ("one", "two")
+    )

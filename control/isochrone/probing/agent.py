@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isochrone.model import Outcome, Sample
+from isochrone.probing.limiter import Cap, Limiter
+from isochrone.probing.pacing import Pacer, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 #: Share of a round over which its probes are begun; the rest is for those that were begun last.
 SPREAD = 0.8
+
+
+def uncapped() -> Limiter:
+    """Caps that hold nobody back: for tests, and for targets that are one's own."""
+    cap = Cap(1e9, 1_000_000)
+    return Limiter(agent=cap, network=cap, target=cap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +42,31 @@ class Round:
 
 
 class Agent:
-    """Measures from `origin`: binds to its source address, at most `concurrency` probes at once."""
+    """Measures from `origin`: binds to its source address, at most `concurrency` probes at once, never above its caps.
+
+    `probers` measure each target one after the other: rounds are as many as there are methods, side by side in time.
+    """
 
     def __init__(
         self,
         origin: Origin,
-        prober: Prober,
-        *,
+        *probers: Prober,
         concurrency: int,
         timeout: float,
+        limiter: Limiter | None = None,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.origin = origin
-        self._prober = prober
+        self._probers = probers
         self._concurrency = concurrency
         self._timeout = timeout
+        self._limiter = limiter or uncapped()
         self._rng = rng or random.Random()  # noqa: S311  spacing, not secrets
         self._clock = clock
 
     async def run_round(self, targets: Sequence[Target], *, seconds: float) -> Round:
-        """Probe every target once within `seconds`; what is not done by then is given up and counted as missed."""
+        """Probe every target once by each method within `seconds`; what is not done by then counts as missed."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         samples: list[Sample] = []
@@ -63,43 +75,48 @@ class Agent:
 
         async def probe(target: Target) -> None:
             try:
-                at = self._clock()
-                result = await self._prober.run_once(
-                    target, source_address=self.origin.source_address, timeout=self._timeout
-                )
+                for prober in self._probers:
+                    await measure(target, prober)
             finally:
                 slots.release()
+
+        async def measure(target: Target, prober: Prober) -> None:
+            at = self._clock()
+            result = await prober.run_once(
+                target, source_address=self.origin.source_address, timeout=self._timeout
+            )
             if result.outcome is not Outcome.OK:
                 details[result.detail] += 1
             samples.append(
                 Sample(
-                    at, self.origin.id, target.asn, target.country, result.rtt_ms, self._prober.method, result.outcome,
+                    at, self.origin.id, target.asn, target.country, result.rtt_ms, prober.method, result.outcome,
                     target.colo, target.continent, target.latitude, target.longitude,
                 )
             )  # fmt: skip
 
+        pacer = Pacer(
+            targets,
+            start=started,
+            span=self._span(seconds),
+            end=started + seconds,
+            limiter=self._limiter,
+            rng=self._rng,
+        )
         try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                for begin, target in plan(targets, span=self._span(seconds), rng=self._rng):
-                    await asyncio.sleep(started + begin - loop.time())
+                while (step := pacer.next(loop.time())) is not None:
+                    if isinstance(step, Wait):
+                        await asyncio.sleep(step.until - loop.time())
+                        continue
                     await slots.acquire()
-                    tasks.create_task(probe(target))
+                    tasks.create_task(probe(step))
         except TimeoutError:
             pass  # the deadline: the group has ended what was still under way
+        planned = len(targets) * len(self._probers)
         return Round(
-            origin=self.origin.id, samples=tuple(samples), planned=len(targets), missed=len(targets) - len(samples),
+            origin=self.origin.id, samples=tuple(samples), planned=planned, missed=planned - len(samples),
             seconds=loop.time() - started, details=dict(details),
         )  # fmt: skip
 
     def _span(self, seconds: float) -> float:
         return max(0.0, min(seconds * SPREAD, seconds - self._timeout))
-
-
-def plan(targets: Sequence[Target], *, span: float, rng: random.Random) -> list[tuple[float, Target]]:
-    """(seconds after the round's start, target), in time order: a Poisson process given its number of arrivals.
-
-    Independent uniform times are exactly that, so that rounds of many agents never fall into step (PASTA, RFC 2330
-    section 11.1.1). Each round has its own order.
-    """
-    times = sorted(rng.uniform(0.0, span) for _ in targets)
-    return list(zip(times, rng.sample(targets, len(targets)), strict=True))

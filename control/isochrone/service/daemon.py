@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isochrone.mapping.build import EndpointState, NothingToBuildError
 from isochrone.probing.agent import Agent
-from isochrone.probing.quic import QuicProber
+from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
 from isochrone.service.building import BuildBusyError, Built, build, ok_samples
 from isochrone.service.jobs import Jobs
@@ -65,10 +65,16 @@ class Daemon:
         self.origins = settings.model_origins()
         self.targets = targets
         self.jobs = Jobs(clock)
-        prober = QuicProber()
         probing = settings.probing
+        probers = probers_of(probing)
         agents = {
-            origin.id: Agent(origin, prober, concurrency=probing.concurrency, timeout=probing.timeout_seconds)
+            origin.id: Agent(
+                origin,
+                *probers,
+                concurrency=probing.concurrency,
+                timeout=probing.timeout_seconds,
+                limiter=limiter_of(probing),
+            )
             for origin in self.origins
         }
         self.measuring = Measuring(agents, targets, store, probing)
