@@ -13,8 +13,8 @@ import numpy as np
 from isochrone.estimation.physics import Floats, Ints, distances_km
 
 LENGTH_KM = 500.0  # how far a place tells about another one
-COUNTRY_WEIGHT = 0.3  # and how much a shared country does, at any distance
-NUGGET = 0.3  # variance between networks of one place, against the variance over places
+COUNTRY_WEIGHT = 0.2  # and how much a shared country does, at any distance
+NUGGET = 0.2  # variance between networks of one place, against the variance over places
 MAX_SITES = 3000  # squares grow until there are no more
 CHUNK = 2048
 
@@ -55,12 +55,11 @@ def gather(latitude: Floats, longitude: Floats, country: Ints, values: Floats) -
     )  # fmt: skip
 
 
-def kernel(lat_a: Floats, lon_a: Floats, country_a: Ints, sites: Sites) -> Floats:
-    """(n, s) how much each site tells about each place."""
-    same = (country_a[:, None] == sites.country[None]) & (country_a[:, None] > 0)
+def kernel(lat_a: Floats, lon_a: Floats, sites: Sites) -> Floats:
+    """(n, s) how much each site tells about each place, whatever the countries."""
     km = distances_km(lat_a, lon_a, sites.latitude, sites.longitude)
-    weight: Floats = np.exp(-km / LENGTH_KM) + COUNTRY_WEIGHT * same
-    return weight
+    km /= -LENGTH_KM
+    return np.exp(km, out=km)
 
 
 class Kriging(NamedTuple):
@@ -73,13 +72,25 @@ class Kriging(NamedTuple):
 
     def predict(self, latitude: Floats, longitude: Floats, country: Ints) -> Floats:
         """(n, k) at any places."""
+        return self.of_place(latitude, longitude) + self.of_country(country)
+
+    def of_place(self, latitude: Floats, longitude: Floats) -> Floats:
+        """(n, k) what the place says, whatever the country."""
         out = np.empty((len(latitude), len(self.mean)))
         for start in range(0, len(latitude), CHUNK):
             part = slice(start, start + CHUNK)
-            out[part] = (
-                self.mean + kernel(latitude[part], longitude[part], country[part], self.sites) @ self.weights
-            )
+            out[part] = self.mean + kernel(latitude[part], longitude[part], self.sites) @ self.weights
         return out
+
+    def of_country(self, country: Ints) -> Floats:
+        """(n, k) what the country adds, the same everywhere in it; 0 for countries without sites."""
+        known, at = np.unique(self.sites.country, return_inverse=True)
+        total = np.zeros((len(known) + 1, len(self.mean)))
+        np.add.at(total, at.ravel(), COUNTRY_WEIGHT * self.weights)
+        total[:-1][known == 0] = 0.0
+        row = np.minimum(np.searchsorted(known, country), len(known) - 1)
+        added: Floats = total[np.where(known[row] == country, row, len(known))]
+        return added
 
     def without_itself(self, values: Floats) -> Floats:
         """(n, k) for each network that made the sites, as if it had not (its fellows of the site still count)."""
@@ -95,7 +106,9 @@ class Kriging(NamedTuple):
 
 def krige(sites: Sites) -> Kriging:
     """Fit."""
-    matrix = kernel(sites.latitude, sites.longitude, sites.country, sites)
+    matrix = kernel(sites.latitude, sites.longitude, sites)
+    known = sites.country[:, None] > 0
+    matrix += COUNTRY_WEIGHT * (known & (sites.country[:, None] == sites.country[None]))
     matrix[np.diag_indices_from(matrix)] += NUGGET / sites.networks
     mean = sites.values.mean(axis=0) if len(sites.values) else np.ones(sites.values.shape[1])
     inverse: Floats = np.linalg.inv(matrix).astype(np.float64)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isochrone.mapping.diff import diff_maps
 from isochrone.publishing.manifest import Manifest, describe
-from isochrone_edge.latency_map import KINDS, LatencyMap
+from isochrone_edge.latency_map import INFERRED, KINDS, OVERRIDE, LatencyMap
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -172,22 +172,26 @@ def plan_rollback(data: bytes, live: Live) -> Plan:
 
 
 def same_routing(old: LatencyMap, new: LatencyMap) -> bool:
-    """Whether both send every client to the same origin and promise the same.
+    """Whether both send every client of a measured cell to the same origin, and promise the same.
 
-    Figures of round-trip times, and the order among the fallbacks, change a little with every measurement; they are
-    no reason to write to KV, and come along when the map is published next.
+    Figures of round-trip times, the order among the fallbacks, and what is inferred for places without samples change a
+    little with every measurement; they are no reason to write to KV, and come along when the map is published next.
     """
     if old.origins != new.origins or old.grid_step != new.grid_step:
         return False
-    firsts = [[live.order(colour)[0] for colour in range(live.colours)] for live in (old, new)]
-    for kind in (*KINDS, "default"):
-        before, after = old.items(kind), new.items(kind)
-        if len(before) != len(after):
-            return False
-        for (key, colour), (new_key, new_colour) in zip(before, after, strict=True):
-            if key != new_key or firsts[0][colour] != firsts[1][new_colour]:
-                return False
-    return True
+    return _told(old) == _told(new)
+
+
+def _told(live: LatencyMap) -> dict[tuple[str, int], int]:
+    """The first choice of every cell that rests on samples or on a person's word."""
+    firsts = [live.order(colour)[0] for colour in range(live.colours)]
+    flags = live.sections[b"FLAG"]
+    return {
+        (kind, key): firsts[colour]
+        for kind in (*KINDS, "default")
+        for key, colour in live.items(kind)
+        if flags[colour] & OVERRIDE or not flags[colour] & INFERRED
+    }
 
 
 def _stranger(live: Live, own: Collection[str] | None) -> str:
