@@ -101,7 +101,13 @@ export function pyodideModules(base, { root, main, image }) {
     modules["packed.mjs"] = esm('export { default as packedImage } from "./python.image";');
   }
   for (const name of names) modules[`source/${name}`] = data(path.join(root, name));
-  return { mainModule: "main.mjs", modulesRoot: HERE, modules };
+  return { mainModule: "main.mjs", modulesRoot: HERE, modules: { ...ownJavaScript(root), ...modules } };
+}
+
+/** JavaScript beside the Worker's Python, which imports it with `import_from_javascript`. */
+function ownJavaScript(root) {
+  const names = filesBelow(root, [".mjs"]);
+  return Object.fromEntries(names.map((name) => [name, esm(readFileSync(path.join(root, name), "utf8"))]));
 }
 
 function moduleName(root, main) {
@@ -115,6 +121,7 @@ export function nativeModules({ root, main, sdk }) {
   for (const name of [mainModule, ...filesBelow(root, [".py"])]) {
     modules[name] = { type: "python", contents: readFileSync(path.join(root, name), "utf8") };
   }
+  Object.assign(modules, ownJavaScript(root));
   for (const name of sdkFiles(sdk)) modules[`python_modules/${name}`] = data(path.join(sdk, name));
   modules["python_modules/workers/workflows.js"] = esm(readFileSync(path.join(sdk, "workers/workflows.js"), "utf8"));
   return { mainModule, modulesRoot: root, modules };

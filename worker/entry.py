@@ -1,77 +1,31 @@
-"""The front door: the only file that touches the workers SDK and JavaScript.
+"""The front door: with `rim.py` the only file that touches the workers SDK and JavaScript.
 
 One request: facts from `request.cf` -> plan (colour, candidates, reason) -> forward along the candidates -> answer
-with Alt-Svc and Server-Timing. Each crossing between Python and JavaScript costs about as much as all of steering,
-so what can be had in one crossing is had in one.
+with Alt-Svc and Server-Timing.
 """
 
 import asyncio
-import json
-import time
-from hmac import compare_digest
-from random import getrandbits
-from urllib.parse import parse_qsl, urlsplit
+import traceback
+from json import loads
+from random import getrandbits, random
+from time import time
 
-from js import Request as JsRequest
-from js import Response as JsResponse
-from js import fetch as js_fetch
-from pyodide.ffi import JsException
+import js
 
-from isochrone_edge.breaker import Breaker
-from isochrone_edge.colour import facts_of
-from isochrone_edge.forward import IDEMPOTENT, Forwarded, Limits, Unreachable, forward
-from isochrone_edge.latency_map import Facts
-from isochrone_edge.snapshot import Snapshot
-from isochrone_edge.steer import Origin, Plan, Steering, built_in_origins
+from isochrone_edge import cache, log, own_endpoints
+from isochrone_edge.forward import IDEMPOTENT, Forwarded, forward
+from isochrone_edge.headers import (
+    BUDGET, WITH_BODY, added, budget_seconds, host_allowed, is_plain, may_keep, peek,
+)  # fmt: skip
+from isochrone_edge.isolate import Isolate
+from isochrone_edge.problem import problem
+from isochrone_edge.steer import Origin, Plan, Steering
+from isochrone_edge.trace import trace
+from rim import CfFacts, Rim, Sender, Store, Watched, WorkersKV, dressed, watchable
 from workers import Response, WorkerEntrypoint
 
-OWN = "/.isochrone/"
-
-
-class Isolate:
-    """What requests of one isolate share: plain data only, never a task, lock or future of asyncio."""
-
-    def __init__(self, env: object) -> None:
-        self.config = {name: _variable(env, name, value) for name, value in DEFAULTS.items()}
-        self.origins = built_in_origins(json.loads(self.config["ORIGINS"]))
-        self.promise = self.config["ALT_SVC"] != "off"
-        self.limits = Limits(
-            budget=float(self.config["BUDGET_MS"]) / 1000,
-            each_try=float(self.config["TRY_MS"]) / 1000,
-            tries=int(self.config["MAX_TRIES"]),
-        )
-        self.snapshot = Snapshot(float(self.config["MAP_REFRESH_SECONDS"]))
-        self.steering = Steering(None, self.origins)
-        self.breaker = Breaker()
-        self.counters = {"requests": 0, "failed": 0, "retried": 0}
-
-    async def look(self, kv: "WorkersKV") -> None:
-        """Refresh the snapshot; steer by the new map when there is one."""
-        await self.snapshot.refresh(kv, time.time())
-        live = self.snapshot.map
-        if live is not None and live is not self.steering.map:
-            try:
-                before = {o.id for o in self.steering.origins if o.state == "down"}
-                self.steering = Steering(live, promise=self.promise)
-                for origin in self.steering.origins:
-                    if origin.id in before and origin.state == "up":
-                        self.breaker.proved(origin.id)
-            except (ValueError, KeyError, TypeError) as error:
-                self.snapshot.problem = f"map refused: {error!r}"
-                self.snapshot.counters["damaged"] += 1
-
-
-DEFAULTS = {
-    "ORIGINS": "[]",  # the built-in order, JSON: [{"id": ..., "host": ...}, ...]
-    "MAP_REFRESH_SECONDS": "60",
-    "COLD_MAP_WAIT_MS": "500",  # how long an isolate's first requests wait for the map; 0: not at all
-    "BUDGET_MS": "2500",
-    "TRY_MS": "2000",
-    "MAX_TRIES": "4",
-    "ALT_SVC": "on",
-    "ISOCHRONE_SECRET": "",  # opens /.isochrone/*; a secret, not a variable
-}
-_isolate: Isolate | None = None
+_NO_PLAN = Plan((), "none")
+_rim: Rim | None = None
 
 
 class Default(WorkerEntrypoint):
@@ -79,186 +33,216 @@ class Default(WorkerEntrypoint):
 
     async def fetch(self, request):
         """Answer one request."""
-        global _isolate  # noqa: PLW0603  an isolate's state outlives its requests
-        if _isolate is None:
-            _isolate = Isolate(self.env)
-        isolate = _isolate
-        began = time.time()
-        if isolate.snapshot.claim(began) or (
-            isolate.steering.map is None and not isolate.snapshot.counters["looks"]
-        ):
-            await self._refresh(isolate)
-        js_request = request.js_object
-        url: str = js_request.url
-        start = url.find("/", 8)
-        path = url[start:]
-        if path.startswith(OWN):
-            return own_endpoint(isolate, js_request, path)
-        plan = isolate.steering.plan(CfFacts(js_request.cf))
-        method: str = js_request.method
-        done = await forward(
-            plan.origins,
-            Sender(js_request, path, plan),
-            repeatable=lambda: method in IDEMPOTENT and not js_request.body,  # null is falsy
-            breaker=isolate.breaker,
-            clock=time.time,
-            limits=isolate.limits,
-        )
-        isolate.counters["requests"] += 1
-        isolate.counters["retried"] += done.tries - 1
-        if done.response is None:
-            isolate.counters["failed"] += 1
-            return failure(plan, done)
-        return answer(plan, done, began)
+        global _rim  # noqa: PLW0603  an isolate's state outlives its requests
+        if _rim is None:
+            _rim = Rim(self.env)
+        isolate = _rim.isolate
+        one = Request(_rim, self.ctx, request.js_object)
+        try:
+            if isolate.snapshot.claim(one.began) or isolate.cold():
+                await self._refresh(isolate)
+            return await one.answer()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer that says nothing of it
+            print(traceback.format_exc())
+            return one.fail(500, f"edge:{type(error).__name__}")
 
     async def _refresh(self, isolate: Isolate) -> None:
         """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long."""
-        look = asyncio.ensure_future(isolate.look(WorkersKV(self.env.LATENCY_MAP)))
+        look = asyncio.ensure_future(isolate.look(WorkersKV(self.env.LATENCY_MAP), time()))
         self.ctx.waitUntil(look)
-        wait = float(isolate.config["COLD_MAP_WAIT_MS"]) / 1000
+        wait = isolate.variables.cold_wait
         if isolate.steering.map is None and wait:
             await asyncio.wait((look,), timeout=wait)
 
 
-class WorkersKV:
-    """The KV binding as the snapshot wants it."""
+class Request:
+    """One request, from its fields to its answer."""
 
-    def __init__(self, binding: object) -> None:
-        self._binding = binding
-
-    async def text(self, key: str) -> str | None:
-        """A value as text."""
-        value = await self._binding.get(key, "text")
-        return value if isinstance(value, str) else None
-
-    async def data(self, key: str) -> bytes | None:
-        """A value as bytes."""
-        value = await self._binding.get(key, "arrayBuffer")
-        if isinstance(value, memoryview):  # the SDK's bindings convert what they return
-            return value.tobytes()
-        return value.to_bytes() if hasattr(value, "to_bytes") else None
-
-
-class Sender:
-    """Sends the request to one origin after another, body streamed."""
-
-    def __init__(self, js_request, path: str, plan: Plan) -> None:
-        self.js_request, self.path, self.plan = js_request, path, plan
-
-    async def __call__(self, origin: Origin, seconds: float):
-        """The origin's answer, or Unreachable, or TimeoutError after `seconds`."""
-        outbound = JsRequest.new("https://" + origin.host + self.path, self.js_request)
-        headers = outbound.headers
-        put = headers.set
-        put("x-isochrone-colour", str(self.plan.colour))
-        put("x-isochrone-origin", origin.id)
-        put("x-isochrone-map", self.plan.version)
-        if not headers.has("traceparent"):
-            put("traceparent", f"00-{getrandbits(128) or 1:032x}-{getrandbits(64) or 1:016x}-00")
-        try:
-            # A fetch given up goes on until this request ends; an abort signal would cost more, and cut streams too.
-            async with asyncio.timeout(seconds):
-                return await js_fetch(outbound)
-        except (JsException, OSError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise Unreachable(str(error)) from error
-
-
-class CfFacts:
-    """`Facts` read from `request.cf` only when a kind of cell asks for them. Any of it, and all of it, may be missing."""
-
-    __slots__ = ("_cf", *Facts._fields)
-
-    def __init__(self, cf: object) -> None:
-        self._cf = cf
-
-    def __getattr__(self, name: str):
-        value = getattr(facts_of(**{name: getattr(self._cf, name, None)}), name)
-        setattr(self, name, value)
-        return value
-
-
-def answer(plan: Plan, done: Forwarded, began: float):
-    """The origin's response with our Alt-Svc in place of its own, and Server-Timing."""
-    response, origin = done.response, done.origin
-    if response.status == 101:
-        return response  # an upgraded connection is passed through untouched
-    ours = JsResponse.new(response.body, response)
-    headers = ours.headers
-    if origin.alt_svc:
-        headers.set("alt-svc", origin.alt_svc)
-    else:
-        headers.delete("alt-svc")
-    edge = max(0.0, time.time() - began - done.seconds) * 1000
-    headers.append(
-        "server-timing",
-        f'colour;desc="{plan.colour}", map;desc="{plan.version}", origin;desc="{origin.id}";dur={done.seconds * 1000:.1f}, '
-        f'edge;dur={edge:.1f}, tries;desc="{done.tries}", reason;desc="{plan.reason}"',
-    )
-    return ours
-
-
-def failure(plan: Plan, done: Forwarded) -> Response:
-    """No origin answered (RFC 9457). Says nothing of what is inside."""
-    title = "The service did not answer in time" if done.status == 504 else "The service can't be reached"
-    return Response(
-        json.dumps({"type": "about:blank", "title": title, "status": done.status}),
-        status=done.status,
-        headers={
-            "content-type": "application/problem+json",
-            "server-timing": f'colour;desc="{plan.colour}", map;desc="{plan.version}", tries;desc="{done.tries}"',
-        },
-    )
-
-
-def own_endpoint(isolate: Isolate, js_request, path: str) -> Response:
-    """`/.isochrone/status` and `/.isochrone/decision`: 404 to whoever does not bring the secret."""
-    given = js_request.headers.get("authorization")
-    wanted = "Bearer " + isolate.config["ISOCHRONE_SECRET"]
-    if (
-        not isolate.config["ISOCHRONE_SECRET"]
-        or not isinstance(given, str)
-        or not compare_digest(given.encode(), wanted.encode())
-    ):
-        return Response("Not Found", status=404)
-    parts = urlsplit(path)
-    name = parts.path.removeprefix(OWN)
-    if name == "status":
-        return Response.from_json(status(isolate, time.time()))
-    if name == "decision":
-        asked = dict(parse_qsl(parts.query))
-        asn = asked.get("asn", "")
-        facts = facts_of(
-            int(asn) if asn.isascii() and asn.isdigit() else None,
-            asked.get("country"), asked.get("colo"), asked.get("continent"), asked.get("latitude"), asked.get("longitude"),
-        )  # fmt: skip
-        plan = isolate.steering.plan(facts)
-        origins = [
-            {"origin": o.id, "host": o.host, "state": o.state, "alt_svc": o.alt_svc} for o in plan.origins
-        ]
-        return Response.from_json(
-            {"map": plan.version, "colour": plan.colour, "reason": plan.reason, "candidates": origins}
+    def __init__(self, rim: Rim, ctx, js_request) -> None:
+        self.began = time()
+        self.rim, self.ctx, self.isolate, self.js_request = rim, ctx, rim.isolate, js_request
+        self.url: str = js_request.url  # never normalised: scheme, Host field and target, put together
+        self.end = self.url.find("/", 8)
+        self.path = self.url[self.end :] if self.end > 0 else "/"
+        self.host = self.url[self.url.find("//") + 2 : self.end]
+        self.fields = fields = rim.fields(js_request.headers)
+        self._headers: dict[str, str] | None = None
+        self.method: str = js_request.method
+        #: a request without a body is made anew from JSON, at a third of a copy's cost; a plain one from this very text
+        self.plain = is_plain(fields)
+        self.bodyless = self.method in ("GET", "HEAD") and (
+            self.plain or (fields.isascii() and WITH_BODY.isdisjoint(self.headers))
         )
-    return Response("Not Found", status=404)
+        self.cf = js_request.cf
+        self.plan = _NO_PLAN
+        share = self.isolate.variables.log_share
+        self.sampled = share > 0 and random() < share  # noqa: S311
+        self.trace = trace(
+            peek(fields, "traceparent"), peek(fields, "tracestate"), getrandbits(192), sampled=self.sampled
+        )
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The client's fields; names in lower case, repeated ones joined with commas."""
+        if self._headers is None:
+            self._headers = loads(self.fields)
+        return self._headers
 
-def status(isolate: Isolate, now: float) -> dict:
-    """What this isolate knows. Every isolate has its own."""
-    live, snapshot = isolate.snapshot.map, isolate.snapshot
-    return {
-        "map": live.version if live else None,
-        "age_s": round(now - live.built_at, 1) if live else None,
-        "loaded_s_ago": round(now - snapshot.loaded_at, 1) if live else None,
-        "cells": live.cells if live else 0,
-        "colours": live.colours if live else 0,
-        "problem": snapshot.problem,
-        "snapshot": snapshot.counters,
-        "requests": isolate.counters,
-        "ejected": isolate.breaker.ejected(now),
-    }
+    async def answer(self):
+        """The answer: a Response of JavaScript or of the SDK."""
+        isolate, host = self.isolate, self.host
+        isolate.counters["requests"] += 1
+        if host not in isolate.hosts or f'"host":"{host}"' not in self.fields:
+            if self.end < 0:
+                return self.fail(400, "refused:target")
+            named = self.headers.get("host", host)
+            if not isolate.serves(host) or not host_allowed(named, isolate.variables.site):
+                return self.fail(421, "refused:host")
+        if "/.isochrone" in self.path:
+            local = js.URL.new(self.url).pathname
+            if (local + "/").startswith(own_endpoints.OWN):
+                return self.own(local)
+        steering = isolate.steering if isolate.canary is None else isolate.steering_for(self.headers)
+        plan = self.plan = steering.plan(CfFacts(self.cf))
+        if plan.band > 1:
+            plan = self.plan = plan.for_session(isolate.session(self.headers))
+        if not plan.origins:
+            return self.fail(503, "refused:no_origins")
+        if isolate.variables.cache_ttl and cache.may_answer(self.method, self.headers):
+            return await self.through_cache(steering)
+        return self.passed_on(await self.forward(), steering)
 
+    def own(self, path: str) -> Response:
+        """`/.isochrone/*`: the edge's own."""
+        query = self.path.partition("?")[2]
+        status, body = own_endpoints.answer(
+            self.isolate, path, query, self.headers.get("authorization", ""), time()
+        )
+        headers = {"content-type": own_endpoints.TYPES[status], "cache-control": "no-store"}
+        return Response(body, status=status, headers=headers)
 
-def _variable(env, name: str, default: str) -> str:
-    value = getattr(env, name, None)
-    return value if isinstance(value, str) else default
+    async def forward(self) -> Forwarded:
+        """Along the candidates."""
+        isolate, keep = self.isolate, False
+        limits = isolate.variables.limits
+        if not self.plain:
+            if BUDGET in self.headers:
+                limits = limits._replace(budget=budget_seconds(self.headers, limits.budget))
+            keep = may_keep(self.headers, isolate.variables.keep_body)
+
+        def repeatable(sent: bool) -> bool:
+            if sent and self.method not in IDEMPOTENT and "idempotency-key" not in self.headers:
+                return False
+            return keep or self.bodyless or not self.js_request.body  # null is falsy
+
+        return await forward(
+            self.plan.origins,
+            Sender(self.rim, self, keep=keep),
+            repeatable=repeatable,
+            breaker=isolate.breaker,
+            clock=time,
+            limits=limits,
+            hedging=isolate.hedging,
+        )
+
+    def ours(self, origin: Origin) -> str:
+        """The fields that the edge sets on the way to this origin, as members of a JSON object."""
+        plan = self.plan
+        return added(
+            self.fields,
+            colour=plan.colour,
+            origin=origin.id,
+            version=plan.version,
+            trace=self.trace,
+            scheme="https" if self.url.startswith("https:") else "http",
+            host=self.host,
+            protocol=getattr(self.cf, "httpProtocol", None),
+        )
+
+    def passed_on(self, done: Forwarded, steering: Steering, note: str = ""):
+        """What the candidates brought, as it goes to the client."""
+        response, origin, status, plan = done.response, done.origin, done.status, self.plan
+        if response is None:
+            return self.fail(status, done.reason, done)
+        now, alt_svc = time(), steering.promise(origin, time())
+        body = response.body if status != 101 else None
+        ours, fields = dressed(response, body, status, alt_svc)
+        if body and not note:
+            watch, length = watchable(fields)
+            if watch:
+                watched = Watched(self.rim, body, length, origin.id)
+                self.ctx.waitUntil(watched.run())
+                ours, fields = dressed(response, watched.readable, status, alt_svc)
+        edge = max(0.0, now - self.began - done.seconds)
+        fields.append(
+            "server-timing",
+            f'colour;desc="{plan.colour}", map;desc="{plan.version}", origin;desc="{origin.id}";dur={done.seconds * 1000:.1f}, '
+            f'edge;dur={edge * 1000:.1f}, tries;desc="{done.tries}", reason;desc="{plan.reason}"{note}',
+        )
+        if done.tries > 1 or status >= 500 or self.sampled or done.seconds > self.isolate.variables.slow:
+            self.tell(done, edge)
+        return ours
+
+    async def through_cache(self, steering: Steering):
+        """From a copy at the edge, else from an origin, and then perhaps with a copy kept."""
+        store, isolate = Store(self.rim, self.url, self.headers), self.isolate
+        hit = await store.find()
+        if hit:
+            isolate.counters["cache_hits"] += 1
+            done = Forwarded(store.give(hit, time()), self.plan.origins[0], 0, hit.status, 0.0)
+            return self.passed_on(done, steering, ', cache;desc="hit"')
+        done = await self.forward()
+        if done.response is not None and done.status != 101:
+            fields = loads(self.rim.fields(done.response.headers))
+            seconds = cache.lifetime(done.status, fields, isolate.variables.cache_ttl)
+            if seconds:
+                self.ctx.waitUntil(store.keep(done.response.clone(), fields, seconds, time()))
+        return self.passed_on(done, steering)
+
+    def fail(self, status: int, reason: str, done: Forwarded | None = None) -> Response:
+        """Our own failure (RFC 9457). Says nothing of what is inside."""
+        done = done or Forwarded(None, None, 0, status, 0.0)
+        plan = self.plan
+        self.isolate.counters["refused" if status in (400, 421, 503) else "failed"] += 1
+        body, headers = problem(status, self.trace.id)
+        headers["server-timing"] = (
+            f'colour;desc="{plan.colour}", map;desc="{plan.version}", tries;desc="{done.tries}"'
+        )
+        self.tell(done._replace(reason=reason), max(0.0, time() - self.began - done.seconds), "failure")
+        return Response(None if self.method == "HEAD" else body, status=status, headers=headers)
+
+    def tell(self, done: Forwarded, edge: float, event: str = "") -> None:
+        """One line for the log, and the counters that go with it."""
+        counters, cf = self.isolate.counters, CfFacts(self.cf)
+        counters["retried"] += max(0, done.tries - 1 - done.hedged)
+        counters["hedged"] += done.hedged
+        if not event:
+            slow = done.seconds > self.isolate.variables.slow
+            event = (
+                "failure"
+                if done.status >= 500
+                else "failover"
+                if done.tries > 1
+                else "slow"
+                if slow
+                else "sampled"
+            )
+        print(
+            log.line(
+                event,
+                reason=f"{self.plan.reason}|{done.reason}",
+                trace_id=self.trace.id,
+                method=self.method,
+                path=self.path,
+                status=done.status,
+                colour=self.plan.colour,
+                map_version=self.plan.version,
+                origin=done.origin.id if done.origin else "",
+                tries=done.tries,
+                edge_ms=edge * 1000,
+                origin_ms=done.seconds * 1000,
+                asn=cf.asn,
+                country=cf.country,
+                colo=cf.colo,
+            )
+        )

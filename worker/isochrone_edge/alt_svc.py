@@ -12,7 +12,7 @@ def field_value(authority: str, max_age: int) -> str:
     host, colon, port = authority.rpartition(":")
     if not colon or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 65536:
         raise ValueError(f"{authority!r} is not host:port")
-    if not all(c.isascii() and (c.isalnum() or c in "-._") for c in host):
+    if not host or not all(c.isascii() and (c.isalnum() or c in "-._") for c in host):
         raise ValueError(f"{host!r} is not a host name")
     if max_age < 0:
         raise ValueError(f"max-age {max_age} is negative")

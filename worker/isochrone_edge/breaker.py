@@ -1,46 +1,77 @@
 """What this isolate has seen fail. Plain data, no asyncio object, clock passed in (seconds)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 FAILURES = 5  # in a row until an origin is ejected
 EJECT_SECONDS = 30.0  # doubling with each ejection that follows
-EJECT_LIMIT = 300.0
+EJECT_LIMIT = 300.0  # also how long an origin must be good until its earlier ejections are forgotten
+CUT_WEIGHT = 2  # failures that an answer cut off in its body counts for: no other origin can make up for it
+
+
+class _Standing:
+    """One origin, from its first failure on."""
+
+    __slots__ = ("failures", "good_since", "length", "trial", "until")
+
+    def __init__(self) -> None:
+        self.failures = 0  # in a row
+        self.until = 0.0  # ejected until then; 0: not ejected
+        self.length = 0.0  # of the last ejection
+        self.trial = False  # a request is out that decides
+        self.good_since = 0.0
 
 
 class Breaker:
     """Ejects an origin after FAILURES in a row; one trial request may bring it back. Fails open."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, int] = {}  # origin -> failures in a row
-        self._ejected: dict[str, float] = {}  # origin -> when a trial may be made
-        self._length: dict[str, float] = {}  # origin -> the last ejection's length
+        self._known: dict[str, _Standing] = {}
+        self._ejected: dict[str, _Standing] = {}
 
-    def succeeded(self, origin: str) -> None:
+    def succeeded(self, origin: str, now: float = 0.0) -> None:
         """The origin answered."""
-        if self._failures:
-            self._failures.pop(origin, None)
+        if not self._known:
+            return
+        known = self._known.get(origin)
+        if known is None:
+            return
+        if known.failures:
+            known.failures, known.until, known.trial, known.good_since = 0, 0.0, False, now
             self._ejected.pop(origin, None)
-            self._length.pop(origin, None)
+        elif now - known.good_since > EJECT_LIMIT:
+            del self._known[origin]
 
-    def failed(self, origin: str, now: float) -> bool:
-        """The origin could not be reached. True when this ejects it."""
-        count = self._failures[origin] = self._failures.get(origin, 0) + 1
-        if count < FAILURES:
+    def failed(self, origin: str, now: float, weight: int = 1) -> bool:
+        """The origin could not be reached, or failed to answer. True when this ejects it."""
+        known = self._known.get(origin)
+        if known is None:
+            known = self._known[origin] = _Standing()
+        known.failures += weight
+        if known.until and not known.trial:
+            return False  # a request that was under way when it was ejected
+        if known.failures < FAILURES:
             return False
-        length = min(EJECT_LIMIT, 2 * self._length[origin]) if origin in self._length else EJECT_SECONDS
-        self._length[origin] = length
-        self._ejected[origin] = now + length
+        known.length = min(EJECT_LIMIT, 2 * known.length) if known.length else EJECT_SECONDS
+        known.until, known.trial = now + known.length, False
+        self._ejected[origin] = known
         return True
 
     def any_ejected(self) -> bool:
         """Whether `order` would look at anything: false in good times, and then costs nothing."""
         return bool(self._ejected)
 
-    def order(self, origins: Iterable[str], now: float) -> list[str]:
-        """The same origins, the ejected ones last. At most half are treated as ejected, and none when all are.
+    def troubled(self, origin: str) -> bool:
+        """Whether it has failed lately."""
+        return origin in self._known
+
+    def order(self, origins: Iterable[str], now: float, *, trial: bool = True) -> list[str]:
+        """The same origins, the ejected ones last. At most half are treated as ejected.
 
         An origin whose time is over gets one trial, from a request that would go to it first: it keeps its place once,
-        and is put back meanwhile. (From another request the trial would be spent and never made.)
+        and is put back meanwhile. (From another request the trial would be spent and never made.) A request that can't
+        be repeated should not be the one: `trial=False`.
         """
         names = list(origins)
         if not self._ejected:
@@ -49,20 +80,25 @@ class Breaker:
         out: list[str] = []
         limit = len(names) // 2
         for name in names:
-            until = self._ejected.get(name)
-            if until is None or len(out) >= limit:
+            known = self._ejected.get(name)
+            if known is None:
                 good.append(name)
-            elif until <= now and not good:
-                self._ejected[name] = now + self._length[name]
+            elif known.until <= now and trial and not good:
+                known.until, known.trial = now + known.length, True
                 good.append(name)
-            else:
+            elif len(out) < limit:
                 out.append(name)
+            else:
+                good.append(name)
         return good + out
 
     def proved(self, origin: str) -> None:
         """The control plane found the origin well again: better evidence than what this isolate saw before."""
-        self.succeeded(origin)
+        self._known.pop(origin, None)
+        self._ejected.pop(origin, None)
 
     def ejected(self, now: float) -> dict[str, float]:
         """Origins now ejected, with the seconds until a trial."""
-        return {name: round(until - now, 1) for name, until in self._ejected.items() if until > now}
+        return {
+            name: round(known.until - now, 1) for name, known in self._ejected.items() if known.until > now
+        }

@@ -1,17 +1,27 @@
 """One request along its candidates, inside a deadline. Knows no HTTP library: `send` does the sending."""
 
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from .breaker import Breaker
+from .hedge import TokenBucket, Usual
 from .steer import Origin
 
 #: RFC 9110 section 9.2.2: may be sent again when it is not known whether the first one arrived
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+#: Cloudflare's own answers for an origin that it could not connect to: nothing of the request has reached it
+NOT_CONNECTED = frozenset({521, 522, 523, 525, 526, 530})
 
 
 class Unreachable(Exception):
     """The origin could not be reached, or ended the connection before it answered."""
+
+    def __init__(self, message: str = "", *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent  # False: nothing of the request can have reached the origin
 
 
 class Limits(NamedTuple):
@@ -20,6 +30,14 @@ class Limits(NamedTuple):
     budget: float = 2.5
     each_try: float = 2.0
     tries: int = 4
+    retry_statuses: frozenset[int] = frozenset()
+
+
+class Hedging(NamedTuple):
+    """What decides on a second request beside the first."""
+
+    bucket: TokenBucket
+    usual: Usual
 
 
 class Forwarded(NamedTuple):
@@ -30,46 +48,128 @@ class Forwarded(NamedTuple):
     tries: int
     status: int
     seconds: float  # spent waiting for origins
+    reason: str = "ok"  # or why the last failed try failed: status, timeout, unreachable, deadline
+    hedged: bool = False
 
 
 async def forward(
     origins: Sequence[Origin],
-    send: Callable[[Origin, float], Awaitable[Any]],
+    send: Callable[[Origin, float], Awaitable[tuple[int, Any]]],
     *,
-    repeatable: Callable[[], bool],
+    repeatable: Callable[[bool], bool],
     breaker: Breaker,
     clock: Callable[[], float],
     limits: Limits,
+    hedging: Hedging | None = None,
 ) -> Forwarded:
     """The first answer along `origins`.
 
     Args:
         origins: best first.
-        send: sends to one origin within so many seconds; raises Unreachable or TimeoutError.
-        repeatable: whether the request may be sent once more; asked only after a failure.
+        send: sends to one origin within so many seconds and gives status and answer; raises Unreachable or
+            TimeoutError. Cancelled, it lets go of the connection.
+        repeatable: whether the request may be sent once more, given whether something of it may have reached an
+            origin; asked only when it matters.
         breaker: told of each success and failure, and asked for the order.
         clock: seconds.
-        limits: budget and tries.
+        limits: budget, tries, and the statuses that count as failures.
+        hedging: None: one origin at a time.
     """
-    began = clock()
-    by_id = {origin.id: origin for origin in origins} if breaker.any_ejected() else None
-    if by_id is not None:
-        origins = [by_id[name] for name in breaker.order(by_id, began)]
-    tries, status, now = 0, 502, began
-    for origin in origins[: limits.tries]:
+    began = now = clock()
+    if breaker.any_ejected():
+        by_id = {origin.id: origin for origin in origins}
+        origins = [by_id[name] for name in breaker.order(by_id, began, trial=repeatable(True))]
+    candidates = list(origins[: limits.tries])
+    if hedging is not None:
+        hedging.bucket.earn()
+        if len(candidates) > 1 and repeatable(True):
+            send = _Hedged(send, candidates, hedging, breaker, clock)
+    tries, status, reason = 0, 502, "unreachable"
+    held: tuple[int, Any, Origin] | None = None  # an answer that counts as a failure, but is one
+    while candidates:
         left = began + limits.budget - now
         if left <= 0:
-            return Forwarded(None, None, tries, 504, now - began)
+            status, reason = 504, "deadline"
+            break
+        origin = candidates.pop(0)
         tries += 1
+        sent = True
         try:
-            response = await send(origin, min(left, limits.each_try))
-        except (Unreachable, TimeoutError) as error:
-            now = clock()
-            breaker.failed(origin.id, now)
-            status = 504 if isinstance(error, TimeoutError) else 502
-            if not repeatable():
-                break
+            status, response = await send(origin, min(left, limits.each_try))
+        except Unreachable as error:
+            status, reason, sent = 502, "unreachable", error.sent
+        except TimeoutError:
+            status, reason = 504, "timeout"
         else:
-            breaker.succeeded(origin.id)
-            return Forwarded(response, origin, tries, 200, clock() - began)
-    return Forwarded(None, None, tries, status, now - began)
+            hedged = False
+            if hedging is not None and isinstance(send, _Hedged):
+                origin, hedged = send.winner, send.hedged
+                tries += hedged
+            if status in NOT_CONNECTED:
+                reason, sent = "unreachable", False
+            elif status in limits.retry_statuses:
+                reason = "status"
+            else:
+                now = clock()
+                breaker.succeeded(origin.id, now)
+                if hedging is not None:
+                    hedging.usual.add(origin.id, now - began)
+                return Forwarded(
+                    response,
+                    origin,
+                    tries,
+                    status,
+                    now - began,
+                    reason if tries > 1 + hedged else "ok",
+                    hedged,
+                )
+            held = status, response, origin
+        now = clock()
+        breaker.failed(origin.id, now)
+        if not repeatable(sent):
+            break
+    if held is not None:
+        return Forwarded(held[1], held[2], tries, held[0], now - began, "status")
+    if tries and now - began >= limits.budget:
+        status, reason = 504, "deadline"
+    return Forwarded(None, None, tries, status, now - began, reason)
+
+
+class _Hedged:
+    """Sends to the first candidate, and after its usual p95 to the next one too: who answers first wins."""
+
+    def __init__(
+        self,
+        send: Callable[[Origin, float], Awaitable[tuple[int, Any]]],
+        candidates: list[Origin],
+        hedging: Hedging,
+        breaker: Breaker,
+        clock: Callable[[], float],
+    ) -> None:
+        self._send, self._candidates, self._hedging = send, candidates, hedging
+        self._breaker, self._clock = breaker, clock
+        self.winner = candidates[0]
+        self.hedged = False
+
+    async def __call__(self, origin: Origin, seconds: float) -> tuple[int, Any]:
+        self.winner = origin
+        usual = self._hedging.usual.p95(origin.id)
+        if self.hedged or usual is None or usual >= seconds or not self._candidates:
+            return await self._send(origin, seconds)
+        tasks = {asyncio.ensure_future(self._send(origin, seconds)): origin}
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=usual)
+            if not done and self._hedging.bucket.take():
+                self.hedged = True
+                second = self._candidates.pop(0)
+                tasks[asyncio.ensure_future(self._send(second, seconds - usual))] = second
+            while True:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    self.winner = tasks.pop(task)
+                    if task.exception() is None or not tasks:
+                        return task.result()
+                    self._breaker.failed(self.winner.id, self._clock())
+        finally:
+            for task in tasks:
+                task.cancel()

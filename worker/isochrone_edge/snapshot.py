@@ -1,10 +1,12 @@
-"""Which map is live: manifest, checksum, last good. One per isolate; plain data shared between requests."""
+"""Which maps are live: manifest, checksum, last good. One per isolate; plain data shared between requests."""
+
+from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Awaitable
 from random import random
-from typing import Protocol
+from typing import Any, Protocol
 
 from .latency_map import LatencyMap, MapError
 
@@ -22,12 +24,15 @@ class KV(Protocol):
 
 
 class Snapshot:
-    """Holds the last good map. Times are seconds of any one clock, passed in."""
+    """Holds the last good map, and the canary beside it when the manifest names one. Times are seconds of one clock."""
 
     def __init__(self, refresh_seconds: float = 60.0) -> None:
         self.refresh_seconds = refresh_seconds
         self.map: LatencyMap | None = None
+        self.canary: LatencyMap | None = None
+        self.canary_share = 0.0  # of the sessions
         self.loaded_at = 0.0
+        self.looked_at = 0.0  # the last good look
         self.problem = ""  # why the last look at KV brought nothing, "" when it was good
         self.counters = {"looks": 0, "loads": 0, "missing": 0, "damaged": 0, "unreachable": 0}
         self._next_look = 0.0
@@ -42,40 +47,65 @@ class Snapshot:
         return True
 
     async def refresh(self, kv: KV, now: float) -> None:
-        """Look at the manifest; load the map it names when that is another. Never raises: the last good map stays."""
+        """Look at the manifest; load the maps it names when they are others. Never raises: the last good map stays."""
         self.counters["looks"] += 1
         # Spread over 0.9 to 1.1 intervals, so that isolates do not look in step.
         self._next_look = now + self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
+        self.problem = ""
+        manifest: Any = None
         try:
-            self.problem = await self._load(kv, now)
-        except (OSError, RuntimeError) as error:
-            self._note("unreachable", f"KV not reachable: {error}")
-        except MapError as error:
-            self._note("damaged", f"map refused: {error}")
-        except (ValueError, KeyError, TypeError) as error:
-            self._note("damaged", f"manifest refused: {error!r}")
+            text = await kv.text(MANIFEST_KEY)
+            if text is None:
+                self._note("missing", f"no {MANIFEST_KEY} in KV")
+                return
+            manifest = json.loads(text)
+            fresh = await self._map(kv, manifest, self.map)
+        except Exception as error:  # noqa: BLE001 - whatever KV or a manifest brings, the last good map stays
+            self._blame(error, "manifest refused" if manifest is None else "map refused")
+            return
+        if fresh is not None and fresh is not self.map:
+            self.map, self.loaded_at = fresh, now
+            self.counters["loads"] += 1
+        if fresh is not None:
+            self.looked_at = now
+            await self._look_at_canary(kv, manifest.get("canary"))
 
-    async def _load(self, kv: KV, now: float) -> str:
-        text = await kv.text(MANIFEST_KEY)
-        if text is None:
-            self.counters["missing"] += 1
-            return f"no {MANIFEST_KEY} in KV"
-        manifest = json.loads(text)
-        version, key, digest = manifest["version"], manifest["key"], manifest["sha256"]
-        if self.map is not None and self.map.version == version:
-            return ""
+    async def _look_at_canary(self, kv: KV, entry: Any) -> None:
+        if not isinstance(entry, dict):
+            self.canary, self.canary_share = None, 0.0
+            return
+        try:
+            share = float(entry.get("share", 0))
+            fresh = await self._map(kv, entry, self.canary)
+        except Exception as error:  # noqa: BLE001 - a bad canary costs nobody anything
+            self._blame(error, "canary refused")
+            return
+        if fresh is not None:
+            self.canary, self.canary_share = fresh, min(1.0, max(0.0, share))
+
+    async def _map(self, kv: KV, entry: Any, held: LatencyMap | None) -> LatencyMap | None:
+        """The map that an entry of the manifest names: the one held, or a new one, or None when it is not there."""
+        version, key, digest = entry["version"], entry["key"], entry["sha256"]
+        if held is not None and held.version == version:
+            return held
         data = await kv.data(key)
         if data is None:
-            self.counters["missing"] += 1
-            return f"no {key} in KV, though the manifest names it"
+            self._note("missing", f"no {key} in KV, though the manifest names it")
+            return None
         if hashlib.sha256(data).hexdigest() != digest:
             raise MapError(f"{key} does not have the manifest's SHA-256")
         fresh = LatencyMap(data)
         if fresh.version != version:
             raise MapError(f"{key} holds version {fresh.version}, the manifest says {version}")
-        self.map, self.loaded_at = fresh, now
-        self.counters["loads"] += 1
-        return ""
+        return fresh
+
+    def _blame(self, error: Exception, what: str) -> None:
+        if isinstance(error, MapError):
+            self._note("damaged", f"{what}: {error}")
+        elif isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
+            self._note("damaged", f"manifest refused: {error!r}")
+        else:
+            self._note("unreachable", f"KV not reachable: {error}")
 
     def _note(self, counter: str, problem: str) -> None:
         self.counters[counter] += 1

@@ -1,0 +1,109 @@
+"""What may be kept at the edge, for how long, and under which key (RFC 9111, as far as a shared cache needs). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from urllib.parse import quote
+
+#: kept without the origin saying so; other statuses need an explicit lifetime
+_BY_DEFAULT = frozenset({200, 203, 301, 308})
+_EXPLICIT = _BY_DEFAULT | {204, 302, 307, 404, 410}
+MAX_BYTES = (
+    8 * 1024 * 1024
+)  # an answer of unknown length is not kept either: the copy is made beside a live stream
+ORIGINAL = (
+    "x-isochrone-kept-cache-control"  # the origin's own Cache-Control, put back before a client sees the copy
+)
+VARIANT = "x-isochrone-kept-variant"  # what the copy was chosen by
+KEPT_AT = "x-isochrone-kept-at"  # Unix seconds
+VARY = "x-isochrone-kept-vary"  # the origin's own Vary: caches differ in what they make of it
+BOOKKEEPING = (ORIGINAL, VARIANT, KEPT_AT, VARY)
+
+
+def directives(field: str | None) -> dict[str, str]:
+    """A Cache-Control field as name -> argument ("" without one). The first of a repeated directive counts."""
+    found: dict[str, str] = {}
+    for part in (field or "").split(","):
+        name, _, argument = part.strip().partition("=")
+        if name:
+            found.setdefault(name.strip().lower(), argument.strip().strip('"'))
+    return found
+
+
+def may_answer(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether a copy may answer this request at all, and its answer be kept."""
+    if method != "GET" or "authorization" in headers or "range" in headers or "upgrade" in headers:
+        return False
+    wanted = directives(headers.get("cache-control"))
+    return not ("no-store" in wanted or "no-cache" in wanted or wanted.get("max-age") == "0")
+
+
+def lifetime(status: int, headers: Mapping[str, str], limit: int) -> int:
+    """For how many seconds this answer may be kept; 0: not at all.
+
+    `limit` (CACHE_TTL_SECONDS) is for answers that name no lifetime, and the longest for those that do.
+    """
+    if status not in _EXPLICIT or "set-cookie" in headers or headers.get("vary", "").strip() == "*":
+        return 0
+    if "*" in [name.strip() for name in headers.get("vary", "").split(",")]:
+        return 0
+    said = directives(headers.get("cache-control"))
+    if said.keys() & {"private", "no-store", "no-cache"}:
+        return 0
+    length = headers.get("content-length", "")
+    if status != 204 and not (length.isascii() and length.isdecimal() and int(length) <= MAX_BYTES):
+        return 0
+    for name in ("s-maxage", "max-age"):
+        if name in said:
+            seconds = int(said[name]) if said[name].isascii() and said[name].isdecimal() else 0
+            return min(limit, max(0, seconds - _age(headers)))
+    return limit if status in _BY_DEFAULT and "expires" not in headers else 0
+
+
+def variant(vary: str | None, headers: Mapping[str, str]) -> str:
+    """What tells this request's answer from others under the same URL; "" when `Vary` names nothing."""
+    names = sorted({name.strip().lower() for name in (vary or "").split(",")} - {""})
+    if not names:
+        return ""
+    text = "\n".join(f"{name}:{headers.get(name, '').strip()}" for name in names)
+    return sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def key(url: str, chosen: str = "") -> str:
+    """The key of a copy: the public URL, and beside it the variants that are not the first."""
+    if not chosen:
+        return url
+    start = url.find("/", 8)
+    return f"{url[:start]}/.isochrone/variant/{quote(chosen)}{url[start:]}"
+
+
+def kept(
+    headers: Mapping[str, str], seconds: int, chosen: str, now: float
+) -> tuple[dict[str, str], list[str]]:
+    """Fields to set on a copy before it is kept, and those to take out."""
+    fields = {"cache-control": f"public, max-age={seconds}", KEPT_AT: str(int(now) - _age(headers))}
+    if "cache-control" in headers:
+        fields[ORIGINAL] = headers["cache-control"]
+    if headers.get("vary"):
+        fields[VARY], fields[VARIANT] = headers["vary"], chosen
+    return fields, ["vary", "alt-svc", "age"]
+
+
+def given(headers: Mapping[str, str], now: float) -> tuple[dict[str, str], list[str]]:
+    """Fields to set on an answer from a copy, and those to take out."""
+    at = headers.get(KEPT_AT, "")
+    fields = {"age": str(max(0, int(now) - int(at))) if at.isdecimal() else "0"}
+    gone = [*BOOKKEEPING, "cf-cache-status"]
+    if ORIGINAL in headers:
+        fields["cache-control"] = headers[ORIGINAL]
+    else:
+        gone.append("cache-control")
+    if VARY in headers:
+        fields["vary"] = headers[VARY]
+    return fields, gone
+
+
+def _age(headers: Mapping[str, str]) -> int:
+    text = headers.get("age", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

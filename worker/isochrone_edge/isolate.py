@@ -1,0 +1,112 @@
+"""What the requests of one isolate share: plain data only, never a task, lock or future of asyncio. Clock passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from . import headers as fields
+from .bands import hashed, unit
+from .breaker import Breaker
+from .forward import Hedging
+from .hedge import TokenBucket, Usual
+from .latency_map import LatencyMap
+from .snapshot import KV, Snapshot
+from .steer import Steering
+from .variables import read
+
+_HOSTS_KEPT = 256
+
+
+class Isolate:
+    """Variables, maps, breaker, counters."""
+
+    def __init__(self, get: Callable[[str], object]) -> None:
+        self.variables = variables = read(get)
+        self.snapshot = Snapshot(variables.refresh)
+        self.steering = self._steer(None)
+        self.canary: Steering | None = None
+        self.breaker = Breaker()
+        self.hedging = Hedging(TokenBucket(), Usual()) if variables.hedge else None
+        self.counters = dict.fromkeys(
+            ("requests", "failed", "refused", "retried", "hedged", "cut", "cache_hits", "cache_stored"), 0
+        )
+        self.hosts: set[str] = set()  # seen and found good
+        self._judged: LatencyMap | None = None  # the maps that were made into a Steering, or refused
+        self._judged_canary: LatencyMap | None = None
+        self._refused: dict[str, str] = {}  # version -> why
+
+    def cold(self) -> bool:
+        """Whether there is no map yet, and nobody has looked for one."""
+        return self.steering.map is None and not self.snapshot.counters["looks"]
+
+    async def look(self, kv: KV, now: float) -> None:
+        """Refresh the snapshot; steer by the new maps when there are any. Never raises."""
+        snapshot = self.snapshot
+        await snapshot.refresh(kv, now)
+        if snapshot.map is not None and snapshot.map is not self._judged:
+            self._judged = snapshot.map
+            before = {origin.id for origin in self.steering.origins if origin.state == "down"}
+            self.steering = self._try(snapshot.map) or self.steering
+            for origin in self.steering.origins:
+                if origin.id in before and origin.state == "up":
+                    self.breaker.proved(origin.id)
+        if snapshot.canary is None:
+            self.canary = None
+        elif snapshot.canary is not self._judged_canary:
+            self.canary = self._try(snapshot.canary)
+        self._judged_canary = snapshot.canary
+
+    def problem(self) -> str:
+        """Why the live map, or the canary, is not in use; "" when all is well."""
+        for live in (self.snapshot.map, self.snapshot.canary):
+            if live is not None and live.version in self._refused:
+                return self._refused[live.version]
+        return self.snapshot.problem
+
+    def steering_for(self, headers: Mapping[str, str]) -> Steering:
+        """The live map's, or the canary's for its share of the sessions and for whoever asks (`x-canary: 1`)."""
+        canary = self.canary
+        if canary is None:
+            return self.steering
+        asked = headers.get("x-canary")
+        if asked is not None:
+            return canary if asked == "1" else self.steering
+        drawn = unit(hashed(self.session(headers)), hashed(canary.version))
+        return canary if drawn < self.snapshot.canary_share else self.steering
+
+    def session(self, headers: Mapping[str, str]) -> str:
+        """What a session is known by: the configured cookie or header, else the client's address."""
+        kind, name = self.variables.session
+        value = None
+        if kind == "cookie":
+            value = fields.cookie(headers, name)
+        elif kind == "header":
+            value = headers.get(name)
+        return value or headers.get("cf-connecting-ip") or headers.get("x-forwarded-for") or ""
+
+    def serves(self, host: str) -> bool:
+        """Whether requests for this host are ours; remembers those that are."""
+        if not fields.host_allowed(host, self.variables.site):
+            return False
+        if len(self.hosts) < _HOSTS_KEPT:
+            self.hosts.add(host)
+        return True
+
+    def _try(self, live: LatencyMap) -> Steering | None:
+        try:
+            steering = self._steer(live)
+        except (ValueError, KeyError, TypeError) as error:
+            self._refused[live.version] = f"map {live.version} refused: {error}"
+            self.snapshot.counters["damaged"] += 1
+            return None
+        return steering
+
+    def _steer(self, live: LatencyMap | None) -> Steering:
+        variables = self.variables
+        return Steering(
+            live,
+            variables.origins,
+            promise=variables.alt_svc == "on",
+            clear=variables.alt_svc == "clear",
+            band_ms=variables.band_ms,
+        )

@@ -1,0 +1,88 @@
+"""`/.isochrone/status` and `/.isochrone/decision`: closed without the secret, 404 to everyone else. Pure."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any
+from urllib.parse import parse_qsl
+
+from .colour import facts_of
+from .isolate import Isolate
+
+OWN = "/.isochrone/"
+TYPES = {200: "application/json", 404: "text/plain;charset=UTF-8"}
+_NOT_FOUND = 404, "Not Found"
+
+
+def answer(isolate: Isolate, path: str, query: str, authorization: str, now: float) -> tuple[int, str]:
+    """Status and body."""
+    if not opens(isolate.variables.secret, authorization):
+        return _NOT_FOUND
+    name = path.removeprefix(OWN)
+    if name == "status":
+        return 200, json.dumps(status(isolate, now))
+    if name == "decision":
+        return 200, json.dumps(decision(isolate, query))
+    return _NOT_FOUND
+
+
+def opens(secret: str, authorization: str) -> bool:
+    """Whether the Authorization field brings the secret. Digests are compared: neither length nor content shows in time."""
+    given = sha256(authorization.encode("utf-8", "replace")).digest()
+    wanted = sha256(f"Bearer {secret}".encode("utf-8", "replace")).digest()
+    return compare_digest(given, wanted) and bool(secret)
+
+
+def decision(isolate: Isolate, query: str) -> dict[str, Any]:
+    """Which origins a client with these facts would get, and why. `session` and `canary=1` may be given too."""
+    asked = dict(parse_qsl(query))
+    asn = asked.get("asn", "")
+    facts = facts_of(
+        int(asn) if asn.isascii() and asn.isdigit() and len(asn) < 11 else None,
+        asked.get("country"), asked.get("colo"), asked.get("continent"), asked.get("latitude"), asked.get("longitude"),
+    )  # fmt: skip
+    canary = isolate.canary if asked.get("canary") == "1" else None
+    plan = (canary or isolate.steering).plan(facts)
+    if "session" in asked:
+        plan = plan.for_session(asked["session"])
+    live = (canary or isolate.steering).map
+    rtt_ms = {c.origin: c.rtt_ms for c in live.candidates(plan.colour)} if live is not None else {}
+    return {
+        "map": plan.version,
+        "canary": canary is not None,
+        "colour": plan.colour,
+        "reason": plan.reason,
+        "band": plan.band,
+        "candidates": [
+            {
+                "origin": o.id,
+                "host": o.host,
+                "state": o.state,
+                "alt_svc": o.alt_svc,
+                "weight": o.weight,
+                "rtt_ms": rtt_ms.get(o.id),
+            }
+            for o in plan.origins
+        ],
+    }
+
+
+def status(isolate: Isolate, now: float) -> dict[str, Any]:
+    """What this isolate knows. Every isolate has its own."""
+    live, snapshot, canary = isolate.steering.map, isolate.snapshot, isolate.canary
+    return {
+        "map": live.version if live else None,
+        "age_s": round(now - live.built_at, 1) if live else None,
+        "loaded_s_ago": round(now - snapshot.loaded_at, 1) if live else None,
+        "looked_s_ago": round(now - snapshot.looked_at, 1) if live else None,
+        "cells": live.cells if live else 0,
+        "colours": live.colours if live else 0,
+        "canary": {"map": canary.version, "share": snapshot.canary_share} if canary else None,
+        "problem": isolate.problem(),
+        "variables": list(isolate.variables.problems),
+        "snapshot": snapshot.counters,
+        "requests": isolate.counters,
+        "ejected": isolate.breaker.ejected(now),
+    }

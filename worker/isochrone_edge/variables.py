@@ -1,0 +1,130 @@
+"""The Worker's variables: what can be set in wrangler.toml, read into a form that requests use. Pure.
+
+A value that can't be used is replaced by its default, and named in `problems`: a typing error must not take a site down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from .forward import Limits
+from .headers import host_allowed
+from .steer import Origin, built_in_origins
+
+T = TypeVar("T")
+
+DEFAULTS = {
+    "ORIGINS": "[]",  # the built-in order, JSON: [{"id": ..., "host": ...}, ...]
+    "SITE": "",  # public hosts, with commas between; empty: any
+    "MAP_REFRESH_SECONDS": "60",  # 30 and more in production: KV itself is no fresher
+    "COLD_MAP_WAIT_MS": "500",  # how long an isolate's first requests wait for the map; 0: not at all
+    "BUDGET_MS": "2500",
+    "TRY_MS": "2000",
+    "MAX_TRIES": "4",
+    "RETRY_STATUSES": "502,503,504",
+    "KEEP_BODY_BYTES": "16384",  # a body up to this is kept, so that it can be sent once more
+    "ALT_SVC": "on",  # on, off, or clear: the kill switch
+    "BAND_MS": "0",
+    "SESSION": "",  # cookie:NAME or header:NAME; empty: the client's address
+    "CACHE_TTL_SECONDS": "0",
+    "HEDGE": "off",
+    "SLOW_MS": "2000",
+    "LOG_SHARE": "0",
+    "ISOCHRONE_SECRET": "",  # opens /.isochrone/*; a secret, not a variable
+}
+
+
+class Variables(NamedTuple):
+    """What the variables say. Times in seconds."""
+
+    origins: tuple[Origin, ...]
+    site: frozenset[str]
+    refresh: float
+    cold_wait: float
+    limits: Limits
+    keep_body: int
+    alt_svc: str
+    band_ms: float
+    session: tuple[str, str]  # ("cookie" | "header" | "", name)
+    cache_ttl: int
+    hedge: bool
+    slow: float
+    log_share: float
+    secret: str
+    problems: tuple[str, ...]
+
+
+def read(get: Callable[[str], object]) -> Variables:
+    """The variables, from what gives the value of one by its name (anything but a string counts as not set)."""
+    problems: list[str] = []
+
+    def value(name: str, parse: Callable[[str], T]) -> T:
+        text = get(name)
+        if isinstance(text, str):
+            try:
+                return parse(text)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"{name} is not usable, its default is in force: {error}")
+        return parse(DEFAULTS[name])
+
+    return Variables(
+        origins=value("ORIGINS", lambda text: built_in_origins(json.loads(text))),
+        site=value("SITE", _hosts),
+        refresh=value("MAP_REFRESH_SECONDS", _number),
+        cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
+        limits=Limits(
+            budget=value("BUDGET_MS", _number) / 1000,
+            each_try=value("TRY_MS", _number) / 1000,
+            tries=max(1, int(value("MAX_TRIES", _number))),
+            retry_statuses=value("RETRY_STATUSES", _statuses),
+        ),
+        keep_body=int(value("KEEP_BODY_BYTES", _number)),
+        alt_svc=value("ALT_SVC", lambda text: _one_of(text, "on", "off", "clear")),
+        band_ms=value("BAND_MS", _number),
+        session=value("SESSION", _session),
+        cache_ttl=int(value("CACHE_TTL_SECONDS", _number)),
+        hedge=value("HEDGE", lambda text: _one_of(text, "on", "off")) == "on",
+        slow=value("SLOW_MS", _number) / 1000,
+        log_share=value("LOG_SHARE", _number),
+        secret=value("ISOCHRONE_SECRET", str),
+        problems=tuple(problems),
+    )
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1e9:
+        raise ValueError(f"{text!r} is not between 0 and 1e9")
+    return number
+
+
+def _one_of(text: str, *allowed: str) -> str:
+    if text not in allowed:
+        raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+    return text
+
+
+def _statuses(text: str) -> frozenset[int]:
+    numbers = frozenset(int(part) for part in text.split(",") if part.strip())
+    if any(not 400 <= number <= 599 for number in numbers):
+        raise ValueError("only 400 to 599 can count as failures")
+    return numbers
+
+
+def _hosts(text: str) -> frozenset[str]:
+    hosts = frozenset(part.strip().lower() for part in text.split(",") if part.strip())
+    for host in hosts:
+        if not host_allowed(host, frozenset()):
+            raise ValueError(f"{host!r} is not a host")
+    return hosts
+
+
+def _session(text: str) -> tuple[str, str]:
+    if not text:
+        return "", ""
+    kind, _, name = text.partition(":")
+    if kind not in ("cookie", "header") or not name:
+        raise ValueError(f"{text!r} is neither cookie:NAME nor header:NAME")
+    return kind, name.lower() if kind == "header" else name
