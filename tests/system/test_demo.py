@@ -1,9 +1,13 @@
 """The main job, end to end: the demo as a newcomer runs it, in a process of its own."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -25,3 +29,30 @@ def test_the_demo_passes_its_own_drills():
     assert report["recovery_s"] is not None
     assert report["samples"] >= report["asns"] * report["origins"]
     assert set(report["map"]) == {"version", "bytes", "colours", "cells"}
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_nothing_outlives_the_demo(how, tmp_path):
+    command = [sys.executable, "-m", "isochrone.cli", "demo", "--no-browser", "--seconds", "100"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+    ) as demo:
+        for line in demo.stdout:
+            if "measuring" in line:
+                break
+        family = psutil.Process(demo.pid).children(recursive=True)
+        assert any("run" in process.cmdline() for process in family)
+        assert len(family) > 16
+        demo.send_signal(how)
+        rest = demo.stdout.read() if how != signal.SIGKILL else ""
+        demo.wait(timeout=30)
+    assert "Traceback" not in rest
+    until = time.monotonic() + 15
+    while time.monotonic() < until and any(p.is_running() and p.status() != "zombie" for p in family):
+        time.sleep(0.1)
+    assert [p.cmdline() for p in family if p.is_running() and p.status() != "zombie"] == []
+    if how != signal.SIGKILL:
+        assert "interrupted before all drills were done" in rest
+        assert demo.returncode == 1
+        assert not list(tmp_path.glob("isochrone-demo-*"))

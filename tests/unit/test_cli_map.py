@@ -354,3 +354,24 @@ def test_export_into_a_pipe_that_closes_is_quiet(folder):
     ) as process:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+def test_what_is_no_ordinary_file_is_never_written_over(folder):
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    assert "is no ordinary file" in refused(
+        "build",
+        "--origins",
+        folder / "origins.csv",
+        "--now",
+        NOW,
+        "--samples",
+        folder / "a.csv",
+        "--out",
+        pipe,
+    )
+    assert pipe.is_fifo()
+    (folder / "link.map").symlink_to(folder / "linked.map")
+    build(folder, "--samples", folder / "a.csv", "--out", folder / "link.map")
+    assert (folder / "link.map").is_symlink()
+    assert (folder / "linked.map").read_bytes().startswith(b"ISOMAP")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 
 import click
@@ -35,8 +36,21 @@ def demo_command(*, seconds: float | None, no_browser: bool, as_json: bool) -> i
 
     console = Console(stderr=as_json, quiet=as_json and not sys.stderr.isatty())
     browser = not no_browser and not as_json and console.is_terminal
+
+    async def until_told() -> dict[str, object]:
+        task = asyncio.current_task()
+        for number in (
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # a closed terminal ends the demo as Ctrl-C does: in order
+            if task is not None:
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await run_demo(seconds=seconds, browser=browser, console=console)
+
     try:
-        report = asyncio.run(run_demo(seconds=seconds, browser=browser, console=console))
+        report = asyncio.run(until_told())
+    except asyncio.CancelledError:
+        raise Failure("the demo was interrupted before it had begun", status=1) from None
     except (LabError, LabProcessError, EdgeStartError) as error:
         raise Failure(f"the demo can't run: {error}", status=1) from None
     if as_json:

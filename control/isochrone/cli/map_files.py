@@ -38,6 +38,9 @@ def load_map(path: Path) -> LatencyMap:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that at any moment either the old or the new one is there, whole."""
     name = ""
+    path = Path(os.path.realpath(path))  # a link stays a link: what it leads to is replaced
+    if path.exists() and not path.is_file():
+        raise Failure(f"{path}: is no ordinary file, and would be lost by being written over; name a file")
     try:
         with tempfile.NamedTemporaryFile(
             dir=path.absolute().parent, prefix=f".{path.name}.", delete=False

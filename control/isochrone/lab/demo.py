@@ -139,11 +139,13 @@ class Screen:
         self.site, self.traffic, self.say = site, traffic, say
         self._map: LatencyMap | None = None
         self._live: Live | None = None
+        self._console = Console()
 
     def live(self, console: Console) -> contextlib.AbstractContextManager[object]:
         """The context in which the table is shown; nothing where there is no terminal."""
         if not console.is_terminal:
             return contextlib.nullcontext()
+        self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=False)
         return self._live
 
@@ -158,43 +160,45 @@ class Screen:
         await asyncio.Event().wait()
 
     def render(self) -> Group:
-        """The table as it stands."""
+        """The table as it stands: as many networks as fit, those that lose most first."""
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("network", "", "chosen region"):
-            table.add_column(name, no_wrap=True)
-        for name in ("believed", "true", "best", "regret ms"):
-            table.add_column(name, justify="right")
-        table.add_column("HTTP/3")
-        for client in self.site.world.clients:
+        table.add_column("network", no_wrap=True)
+        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=14)
+        table.add_column("chosen region", no_wrap=True, overflow="ellipsis")
+        for name in ("believed", "true", "best", "lost ms"):
+            table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+        table.add_column("h3", no_wrap=True, min_width=6)
+        clients = sorted(self.site.world.clients, key=self._lost, reverse=True)
+        room = max(5, self._console.size.height - 6)
+        for client in clients[:room]:
             table.add_row(*self._row(client))
-        head = Text(
-            f"{self.say.text}   requests {self.traffic.requests}, failed {self.traffic.failed}", style="bold"
+        rest = [Text(f"and {len(clients) - room} more", style="dim")] if len(clients) > room else []
+        head = Text(f"requests {self.traffic.requests}, failed {self.traffic.failed}", style="bold")
+        return Group(Text(self.say.text), head, table, *rest)
+
+    def _lost(self, client: WorldClient) -> float:
+        answer = self.traffic.last.get(client.asn)
+        return (
+            self.traffic.regret_ms(answer) if answer is not None and answer.region else 1e9 if answer else 0.0
         )
-        return Group(head, table)
 
     def _row(self, client: WorldClient) -> tuple[str | Text, ...]:
-        name = f"AS{client.asn}"
+        name, place = f"AS{client.asn}", f"{client.country} {client.city}"
         answer = self.traffic.last.get(client.asn)
         if answer is None or not answer.region:
-            return (
-                name,
-                f"{client.country} {client.city}",
-                Text("failed", style="red") if answer else "",
-                "",
-                "",
-                "",
-                "",
-                "",
-            )
-        world = self.site.world
-        regret = self.traffic.regret_ms(answer)
-        true = world.true_rtt(client.asn, answer.region)
+            return (name, place, Text("failed", style="red") if answer else "", "", "", "", "", "")
+        lost = self.traffic.regret_ms(answer)
+        true = self.site.world.true_rtt(client.asn, answer.region)
         return (
-            name, f"{client.country} {client.city}", answer.region,
-            self._believed(client, answer.region), f"{true:.1f}", f"{true - regret:.1f}",
-            Text(f"{regret:.1f}", style="green" if regret < 1 else "yellow"),
+            name,
+            place,
+            answer.region,
+            self._believed(client, answer.region),
+            f"{true:.1f}",
+            f"{true - lost:.1f}",
+            Text(f"{lost:.1f}", style="green" if lost < 1 else "yellow"),
             "pinned" if answer.alt_svc else "-",
-        )  # fmt: skip
+        )
 
     def _believed(self, client: WorldClient, region: str) -> str:
         if self._map is None:
@@ -214,15 +218,20 @@ def summary(report: Report, show: Callable[[str], None]) -> None:
         f"networks {report['asns']} in {report['countries']} countries, regions {report['origins']}, samples {report['samples']}"
     )
     show(f"requests {report['requests']}, failed {report['failed_requests']}")
-    show(
-        f"choices: mean regret {report['mean_regret_ms']} ms against the replayed truth, {report['wrong_choices']} not the best"
-    )
-    show(
-        f"affinity: {report['alt_svc_followed_ok']} of {report['alt_svc_offered']} offered endpoints followed to the right region"
-    )
-    show(
-        f"failover {report['edge_failover_s']} s at the edge, {report['failover_s']} s in the map, recovery {report['recovery_s']} s, first map after {report['first_map_after_s']} s"
-    )
+    if report["mean_regret_ms"] is not None:
+        show(
+            f"choices: mean regret {report['mean_regret_ms']} ms against the replayed truth, {report['wrong_choices']} not the best"
+        )
+    if report["alt_svc_offered"] is not None:
+        show(
+            f"affinity: {report['alt_svc_followed_ok']} of {report['alt_svc_offered']} offered endpoints followed to the right region"
+        )
+    if report["failover_s"] is not None:
+        show(
+            f"failover {report['edge_failover_s']} s at the edge, {report['failover_s']} s in the map, recovery {report['recovery_s']} s"
+        )
+    if report["first_map_after_s"] is not None:
+        show(f"first map after {report['first_map_after_s']} s")
     if live:
         show(
             f"map {live['version']}: {live['bytes']} bytes, {live['colours']} colours, {live['cells']} cells"

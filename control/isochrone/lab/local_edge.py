@@ -79,7 +79,7 @@ class EdgeOptions:
     kv_namespaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kv_persist: Path | None = None
     compatibility_date: str | None = None
-    compatibility_flags: Sequence[str] = ()
+    compatibility_flags: Sequence[str] = ("enable_request_signal",)  # as in wrangler.toml
     origins: Mapping[str, EdgeOrigin] = dataclasses.field(default_factory=dict)
     runtime: Literal["pyodide", "native"] = "pyodide"
     cache: Path | None = None

@@ -90,8 +90,9 @@ class LabSite:
         """`isochrone run`, as a process of its own; its log goes to daemon.log."""
         with (self.directory / "daemon.log").open("ab") as log:
             self._daemon = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "isochrone.cli", "run", "-c", str(self.config),
+                sys.executable, "-m", "isochrone.lab.tied_main", str(os.getpid()), "run", "-c", str(self.config),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # a Ctrl-C is for the demo, which ends it when all is told
                 env={**os.environ, TOKEN_ENV: "local"},
             )  # fmt: skip
 

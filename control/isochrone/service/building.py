@@ -66,9 +66,8 @@ def build(
     stored = store.sample_columns(since=now - settings.estimation.window_seconds)
     columns, rejects = usable(stored, [origin.id for origin in origins], now)
     if not len(columns):
-        raise NothingToBuildError(
-            "no map yet: no target has answered within the window; see the outcomes in /status"
-        )
+        told = "; ".join(rejects.sentences()) if rejects.total else "no target has answered within the window"
+        raise NothingToBuildError(f"no map yet: {told}; see the outcomes in /status")
     table = estimate(aggregate(columns, origins, settings.estimation, now), origins, settings.estimation)
     built = build_map(
         table,
