@@ -12,7 +12,7 @@ import ipaddress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from isochrone.checks import host_name
+from isochrone.checks import host_name, is_port
 
 DOH_PATH = "/dns-query"
 
@@ -102,6 +102,6 @@ def _place(place: str, text: str) -> tuple[str, int | None]:
         host, _, port = place.partition(":")
     else:  # an IPv6 address without brackets has no port
         host, port, tail = place, "", ""
-    if (port or place.endswith(":")) and not (port.isdecimal() and 1 <= int(port) <= 65_535):
+    if (port or place.endswith(":")) and not is_port(port):
         raise ValueError(f"{text!r}: {port!r} is not a port (1 to 65535)")
     return host, int(port) if port else None

@@ -17,10 +17,24 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
-from isochrone.checks import Problems, authority, host_name, ip_address, read_toml, region_id, tell
+from isochrone.checks import (
+    Problems,
+    authority,
+    header_name,
+    host_name,
+    http_url,
+    ip_address,
+    listen_address,
+    read_toml,
+    region_id,
+    request_path,
+    same_authority,
+    tell,
+)
 from isochrone.model import AltSvcEndpoint, Origin, Target
 from isochrone.nameserver import NameServer, parse
 from isochrone.probing.methods import Method  # noqa: TC001  pydantic reads it at run time
@@ -58,15 +72,38 @@ def network(value: str) -> str:
         raise ValueError(f"{value!r} is not a network; write it as 203.0.113.0/24") from None
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, le=1_000_000)]  # a second
+def as_written(value: object, info: ValidationInfo) -> object:
+    """What a typed document holds must be of the right type by itself; a CSV file has text only, which is read.
+
+    Truth values are numbers nowhere, although Python takes them for such.
+    """
+    wanted = "true or false" if info.field_name == "draining" else "a number"
+    if isinstance(value, bool) != (wanted != "a number") and (
+        isinstance(value, bool) or (info.context or {}).get("typed")
+    ):
+        raise ValueError(
+            f"must be {wanted} (it is {str(value).lower() if isinstance(value, bool) else repr(value)})"
+        )
+    if wanted == "a number" and isinstance(value, str) and (info.context or {}).get("typed"):
+        raise ValueError(f"must be a number, without quotes (it is {value!r})")
+    return value
+
+
+ASN_MAX = 4_294_967_294
+
+# TOML has types: "8.68" and true are no numbers, while 50 is as good as 50.0.
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Whole = Annotated[int, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=1_000_000_000, strict=True, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1_000_000, strict=True, allow_inf_nan=False)]  # a second
 Network = Annotated[str, AfterValidator(network)]
 Host = Annotated[str, AfterValidator(host_name)]
 Authority = Annotated[str, AfterValidator(authority)]
 Address = Annotated[str, AfterValidator(ip_address)]
 RegionId = Annotated[str, AfterValidator(region_id)]
-Latitude = Annotated[float, Field(ge=-90, le=90)]
-Longitude = Annotated[float, Field(ge=-180, le=180)]
+Latitude = Annotated[float, BeforeValidator(as_written), Field(ge=-90, le=90, allow_inf_nan=False)]
+Longitude = Annotated[float, BeforeValidator(as_written), Field(ge=-180, le=180, allow_inf_nan=False)]
 Expiry = Annotated[float, BeforeValidator(expiry)]
 Resolver = Annotated[NameServer, BeforeValidator(resolver)]
 Authoritative = Annotated[NameServer, BeforeValidator(authoritative)]
@@ -94,12 +131,12 @@ class OriginSettings(Section):
     host: Authority
     latitude: Latitude
     longitude: Longitude
-    weight: float = Field(1.0, gt=0, le=1000)
+    weight: Annotated[float, BeforeValidator(as_written)] = Field(1.0, gt=0, le=1000, allow_inf_nan=False)
     alt_svc: Authority | None = None  # the affinity endpoint's authority; offered once it is proved
     addresses: tuple[Address, ...] = ()
     source_address: Address | None = None
-    draining: bool = False
-    asn: int | None = Field(None, ge=1, le=4294967294)  # whose network its addresses must be in
+    draining: Annotated[bool, BeforeValidator(as_written)] = False
+    asn: Whole | None = Field(None, ge=1, le=ASN_MAX)  # whose network its addresses must be in
     country: str = Field("", pattern=r"^([A-Z]{2})?$")  # where they must be
 
 
@@ -107,8 +144,8 @@ class TargetSettings(Section):
     """One `[[targets]]` entry; `asn` may be left to the ASN database."""
 
     address: Address
-    port: int = Field(443, ge=1, le=65535)
-    asn: int | None = Field(None, ge=1, le=4294967294)
+    port: Whole = Field(443, ge=1, le=65535)
+    asn: Whole | None = Field(None, ge=1, le=ASN_MAX)
     country: str = Field("", pattern=r"^([A-Z]{2})?$")
     colo: str = Field("", pattern=r"^([A-Z]{3})?$")
     continent: str = Field("", pattern=r"^(AF|AN|AS|EU|NA|OC|SA)?$")
@@ -122,17 +159,17 @@ class Probing(Section):
     methods: tuple[Method, ...] = Field(("quic",), min_length=1)  # each target is measured by each of them
     interval_seconds: Seconds = 300
     timeout_seconds: Seconds = 3
-    concurrency: int = Field(32, ge=1, le=10_000)
+    concurrency: Whole = Field(32, ge=1, le=10_000)
     # Caps, each a token bucket of `burst` probes at once and `rate` a second: of one agent, of one target network, of one target.
     agent_rate: Rate = 500
-    agent_burst: int = Field(20, ge=1, le=10_000)
+    agent_burst: Whole = Field(20, ge=1, le=10_000)
     network_rate: Rate = 10
-    network_burst: int = Field(10, ge=1, le=10_000)
+    network_burst: Whole = Field(10, ge=1, le=10_000)
     network_by: Literal["prefix", "asn"] = "prefix"  # a /24 or /48, or all of an ASN
     target_rate: Rate = 1
-    target_burst: int = Field(2, ge=1, le=100)
+    target_burst: Whole = Field(2, ge=1, le=100)
     never_probe: tuple[Network, ...] = ()  # whose owners want to be left alone
-    lab: bool = False  # private, loopback and other special-purpose addresses may be probed
+    lab: Flag = False  # private, loopback and other special-purpose addresses may be probed
     asn_database: Path | None = None  # MaxMind format
     country_database: Path | None = None
 
@@ -140,21 +177,21 @@ class Probing(Section):
 class Estimation(Section):
     """Samples -> estimates."""
 
-    quantile: float = Field(0.25, gt=0, lt=1)  # Calder, IMC'15: medians or 25th percentiles predict best
+    quantile: Number = Field(0.25, gt=0, lt=1)  # Calder, IMC'15: medians or 25th percentiles predict best
     window_seconds: Seconds = 86_400
-    min_samples: int = Field(3, ge=1)
+    min_samples: Whole = Field(3, ge=1)
     interval_seconds: Seconds = 300  # how often the map is built anew
 
 
 class Steering(Section):
     """Estimates -> map."""
 
-    max_candidates: int = Field(6, ge=1, le=256)
+    max_candidates: Whole = Field(6, ge=1, le=256)
     # Round-trip times that differ by less than this, or by less than this share of themselves, are alike: their cells may
     # share a colour. It never changes who is first.
-    tolerance_ms: float = Field(2.0, ge=0)
-    tolerance_share: float = Field(0.05, ge=0, lt=1)
-    threshold_ms: float = Field(2.0, ge=0)  # a first choice changes only for a gain larger than this
+    tolerance_ms: Number = Field(2.0, ge=0)
+    tolerance_share: Number = Field(0.05, ge=0, lt=1)
+    threshold_ms: Number = Field(2.0, ge=0)  # a first choice changes only for a gain larger than this
 
 
 class OverrideSettings(Section):
@@ -163,7 +200,7 @@ class OverrideSettings(Section):
     The cell is an ASN (with its finer cells), an ASN in a country, a country, a colo or a continent.
     """
 
-    asn: int | None = Field(None, ge=1, le=4294967294)
+    asn: Whole | None = Field(None, ge=1, le=ASN_MAX)
     country: str | None = Field(None, pattern=r"^[A-Z]{2}$")
     colo: str | None = Field(None, pattern=r"^[A-Z]{3}$")
     continent: str | None = Field(None, pattern=r"^(AF|AN|AS|EU|NA|OC|SA)$")
@@ -189,7 +226,7 @@ class Kv(Section):
     account_id: str = Field(min_length=1)
     namespace_id: str = Field(min_length=1)
     token_env: str = "CLOUDFLARE_API_TOKEN"  # noqa: S105  the variable's name, not its value
-    base_url: str | None = Field(None, pattern=r"^https?://")
+    base_url: Annotated[str, AfterValidator(http_url)] | None = None
     timeout_seconds: Seconds = 20  # for one request, its answer read to the end
 
     @model_validator(mode="after")
@@ -202,17 +239,17 @@ class Kv(Section):
 class Publishing(Section):
     """The guard in front of KV, and what stays there."""
 
-    max_moved_share: float = Field(0.3, gt=0, le=1)  # a map that moves more of the weight is refused
+    max_moved_share: Number = Field(0.3, gt=0, le=1)  # a map that moves more of the weight is refused
     refresh_seconds: Seconds = 3600  # a map whose routing is the same is published again after this long
-    keep_maps: int = Field(5, ge=2, le=1000)  # the live one among them
+    keep_maps: Whole = Field(5, ge=2, le=1000)  # the live one among them
     check_seconds: Seconds = 60  # how often the daemon reads back what is live
 
 
 class AltSvc(Section):
     """What clients are promised."""
 
-    enabled: bool = True
-    max_age_seconds: int = Field(300, ge=1, le=86_400)  # a pinned client bypasses the Worker for this long
+    enabled: Flag = True
+    max_age_seconds: Whole = Field(300, ge=1, le=86_400)  # a pinned client bypasses the Worker for this long
 
 
 class Verification(Section):
@@ -220,11 +257,13 @@ class Verification(Section):
 
     interval_seconds: Seconds = 30
     timeout_seconds: Seconds = 5
-    path: str = Field("/healthz", pattern=r"^/")
-    region_header: str = "x-isochrone-region"  # the origin names itself in it
+    path: Annotated[str, AfterValidator(request_path)] = "/healthz"
+    region_header: Annotated[str, AfterValidator(header_name)] = (
+        "x-isochrone-region"  # the origin names itself in it
+    )
     trust_store: Path | None = None  # PEM; the system's when not given
-    fall: int = Field(3, ge=1)
-    rise: int = Field(5, ge=1)
+    fall: Whole = Field(3, ge=1)
+    rise: Whole = Field(5, ge=1)
 
 
 class Dns(Section):
@@ -233,10 +272,10 @@ class Dns(Section):
     resolvers: tuple[Resolver, ...] = ()  # whose clients matter; the system's when none is given
     authoritative: tuple[Authoritative, ...] = ()  # instead of those that NS records name
     client_subnets: tuple[Network, ...] = ()  # networks to ask for by EDNS client subnet (RFC 7871)
-    ttl_min_seconds: int = Field(20, ge=0, le=604_800)  # pre-resolution is worth nothing below
-    ttl_max_seconds: int = Field(86_400, ge=1, le=2_147_483_647)  # a withdrawal reaches nobody sooner
+    ttl_min_seconds: Whole = Field(20, ge=0, le=604_800)  # pre-resolution is worth nothing below
+    ttl_max_seconds: Whole = Field(86_400, ge=1, le=2_147_483_647)  # a withdrawal reaches nobody sooner
     timeout_seconds: Seconds = 3  # for one question, repeats and a change to TCP included
-    slow_ms: float = Field(1000, gt=0)  # a server whose median is above is told
+    slow_ms: Number = Field(1000, gt=0)  # a server whose median is above is told
     interval_seconds: Seconds = 60
     trust_anchor: Path | None = None  # DS or DNSKEY records in zone file format
     trust_store: Path | None = None  # PEM, for DNS over TLS and HTTPS; the system's when not given
@@ -254,14 +293,7 @@ class Service(Section):
     """The daemon itself."""
 
     state_dir: Path = Path("state")
-    listen: str = "127.0.0.1:9475"
-
-    @model_validator(mode="after")
-    def _listen(self) -> Self:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"listen: {self.listen!r} is not ADDRESS:PORT")
-        return self
+    listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:9475"
 
 
 class Settings(Section):
@@ -322,7 +354,7 @@ def load(path: str | Path, environ: Mapping[str, str] = os.environ) -> Settings:
     settings: Settings | None = None
     if document is not None:
         try:
-            settings = Settings.model_validate(_rooted(document, path.parent))
+            settings = Settings.model_validate(_rooted(document, path.parent), context={"typed": True})
         except ValidationError as error:
             problems += tell(error, Settings)
         problems += _across(document, environ)
@@ -346,21 +378,51 @@ def _rooted(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     return document
 
 
+def is_unusable_asn(asn: int) -> bool:
+    """Whether samples of this ASN are set aside: reserved, and not for private use either."""
+    from isochrone.estimation.samples import PRIVATE_ASNS, RESERVED_ASNS
+
+    return any(first <= asn <= last for first, last in RESERVED_ASNS) and not any(
+        first <= asn <= last for first, last in PRIVATE_ASNS
+    )
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long, a folder that may not be searched
+        return False
+
+
 def _across(document: dict[str, Any], environ: Mapping[str, str]) -> Problems:
     """What no single value shows. Works on the raw document, so that it is told beside all else that is wrong."""
     problems: Problems = []
     origins = document.get("origins")
     entries = [o for o in origins if isinstance(o, dict)] if isinstance(origins, list) else []
-    for key, what in (("id", "id"), ("alt_svc", "affinity endpoint")):
+    for key, what in (("id", "id"), ("host", "host"), ("alt_svc", "affinity endpoint")):
         seen: dict[str, int] = {}
         for index, entry in enumerate(entries):
             value = entry.get(key)
-            if isinstance(value, str) and value in seen:
+            same = same_authority(value) if isinstance(value, str) and key != "id" else value
+            if isinstance(same, str) and same in seen:
                 problems.append(
-                    f"origins[{index}].{key}: {value!r} is already the {what} of origins[{seen[value]}]; give each origin its own"
+                    f"origins[{index}].{key}: {value!r} is already the {what} of origins[{seen[same]}]; give each origin its own"
                 )
-            elif isinstance(value, str):
-                seen[value] = index
+            elif isinstance(same, str):
+                seen[same] = index
+    targets = document.get("targets")
+    for index, entry in enumerate(targets if isinstance(targets, list) else ()):
+        asn = entry.get("asn") if isinstance(entry, dict) else None
+        if (
+            isinstance(asn, int)
+            and not isinstance(asn, bool)
+            and 1 <= asn <= ASN_MAX
+            and is_unusable_asn(asn)
+        ):
+            problems.append(
+                f"targets[{index}].asn: {asn} is reserved (documentation or special use), so nothing measured there would be used; "
+                "give the network's own"
+            )
     overrides = document.get("overrides")
     for index, entry in enumerate(overrides if isinstance(overrides, list) else ()):
         name, known = (
@@ -376,14 +438,16 @@ def _across(document: dict[str, Any], environ: Mapping[str, str]) -> Problems:
     kv = document.get("kv")
     if isinstance(kv, dict):
         variable = kv.get("token_env", Kv.model_fields["token_env"].default)
-        if isinstance(variable, str) and not environ.get(variable):
+        if variable == "":
+            problems.append("kv.token_env: is empty; name the environment variable that holds the API token")
+        elif isinstance(variable, str) and not environ.get(variable):
             problems.append(
                 f"kv.token_env: the environment variable {variable} is not set; put the API token in it"
             )
     for section, key in (("probing", "asn_database"), ("probing", "country_database"), ("verification", "trust_store"), ("dns", "trust_anchor"), ("dns", "trust_store"), (None, "targets_file")):  # fmt: skip
         table = document if section is None else document.get(section)
         value = table.get(key) if isinstance(table, dict) else None
-        if isinstance(value, str) and not Path(value).is_file():
+        if isinstance(value, str) and not _is_file(value):
             where = f"{section}.{key}" if section else key
             problems.append(f"{where}: there is no file {value}")
     return problems

@@ -249,6 +249,7 @@ async def test_a_port_in_use_is_one_sentence(tmp_path):
     assert code == 2
     assert err.count("\n") == 1
     assert f"can't listen on 127.0.0.1:{port} (the port is in use)" in err
+    assert not (tmp_path / "state").exists()
 
 
 async def test_status_without_anything_running(tmp_path):

@@ -121,3 +121,18 @@ def test_bytes_that_are_no_map_get_no_manifest():
 def test_versions_that_could_be_another_key_are_refused(version):
     with pytest.raises(ManifestError):
         map_key(version)
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 5000, b"\xff", b'{"version": ' + b"1" * 5000]
+)
+def test_json_that_python_can_t_read_is_a_damaged_manifest(data):
+    with pytest.raises(ManifestError, match="not JSON"):
+        parse(data)
+
+
+@pytest.mark.parametrize("built_at", ["NaN", "Infinity", "1" + "0" * 400])
+def test_a_time_that_is_none(built_at):
+    document = encode(describe(a_map())).replace(str(NOW).encode(), built_at.encode())
+    with pytest.raises(ManifestError, match="built_at is not a time"):
+        parse(document)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import importlib.util
+import math
+import os
+import signal
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -25,6 +30,8 @@ COMMANDS = {
     "verify": "verify",
 }
 
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
 
 class Failure(Exception):
     """A command's bad end: a sentence for standard error (what is wrong, where, what to do) and the exit status.
@@ -37,12 +44,25 @@ class Failure(Exception):
         self.status = status
 
 
+class FiniteRange(click.FloatRange):
+    """A number between bounds; NaN, which compares with nothing, is none."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in modules of their own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         """The commands whose module exists."""
-        return sorted(name for name, module in COMMANDS.items() if importlib.util.find_spec(f"{__name__}.{module}"))
+        return sorted(
+            name for name, module in COMMANDS.items() if importlib.util.find_spec(f"{__name__}.{module}")
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now."""
@@ -51,6 +71,19 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; the daemon can be told to end even before its modules are there."""
+        if args[:1] == ["run"]:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _end)
+        return super().resolve_command(ctx, args)
+
+
+def _end(number: int, frame: object) -> NoReturn:  # noqa: ARG001  signal's signature
+    sys.exit(0)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,19 +94,74 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; whatever a user can cause ends in one sentence and the right exit status."""
+    out = sys.stdout
+    try:
+        status = _status(out)
+        if out is not None:
+            out.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        status = 0
+        _let_go()
+    except OSError as error:
+        if not _is_of_output(error, out):
+            raise
+        status = 1
+        _tell(f"isochrone: standard output can't be written: {error.strerror}; nothing else went wrong")
+        _let_go()
+    sys.exit(status)
+
+
+def _status(out: TextIO | None) -> int:
+    """The command, run; its exit status. Errors of the output go through."""
     try:
         status = cli.main(standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
     except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        return end.exit_code
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+        _tell(None, error)
+        return 2
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        return 130
     except Failure as failure:
-        print(f"isochrone: {failure}", file=sys.stderr)
-        sys.exit(failure.status)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        if out is not None:
+            out.flush()
+        _tell(f"isochrone: {failure}")
+        return failure.status
+    except SystemExit as end:
+        if (
+            sys.stdout is not out
+        ):  # click itself ends with 1 on a closed pipe, and puts a stream of its own in place
+            raise BrokenPipeError from None
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return status if isinstance(status, int) else 0
+
+
+def _tell(sentence: str | None, error: click.ClickException | None = None) -> None:
+    """On standard error, if that can be written."""
+    try:
+        if error is not None:
+            error.show()
+        else:
+            print(sentence, file=sys.stderr)
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        _let_go(2)
+
+
+def _is_of_output(error: OSError, out: TextIO | None) -> bool:
+    """Whether it was standard output that could not be written: what is still in its buffer can't be either."""
+    try:
+        if out is not None:
+            out.flush()
+    except OSError:
+        return True
+    return error.filename is None and error.errno in _OUTPUT_ERRORS
+
+
+def _let_go(number: int = 1) -> None:
+    """What is left in the buffers goes nowhere; the interpreter would complain of it at its end."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
 from isochrone.cli import Failure
-from isochrone.settings import Settings, SettingsError, load
+from isochrone.settings import Settings, SettingsError, is_unusable_asn, load
+
+if TYPE_CHECKING:
+    from isochrone.probing.targets import TargetList
 
 
 def settings_of(path: str) -> Settings:
@@ -16,9 +22,91 @@ def settings_of(path: str) -> Settings:
         raise Failure(str(error).replace("\n", "\nisochrone: ")) from None
 
 
+def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
+    """The targets, and every problem with which the daemon does not start. Opens no connection and writes nothing."""
+    from isochrone.probing.targets import TargetsError, load_targets
+    from isochrone.publishing.kv import token_of
+    from isochrone.publishing.kv_errors import KvError
+    from isochrone.verification.certificates import TrustStore, TrustStoreError
+    from isochrone.verification.health import HealthChecker
+
+    problems: list[str] = []
+    if settings.kv is None:
+        problems.append("kv: missing; the daemon publishes to Workers KV: give account_id and namespace_id")
+    else:
+        try:
+            token_of(settings.kv)
+        except KvError as error:
+            problems.append(str(error))
+    targets: TargetList | None = None
+    try:
+        targets = _with_usable_asns(load_targets(settings))
+    except TargetsError as error:
+        problems.append(str(error))
+    if targets is not None and not targets.targets:
+        problems.append("targets: there is no usable target; list some under [[targets]] or in targets_file")
+        problems += targets.problems
+    try:
+        TrustStore(settings.verification.trust_store)
+        HealthChecker(settings.verification)
+    except TrustStoreError as error:
+        problems.append(f"verification.trust_store: {error}")
+    state = settings.service.state_dir
+    above = next((folder for folder in (state, *state.parents) if os.path.lexists(folder)), state)
+    if not above.is_dir():
+        problems.append(f"service.state_dir: {above} is not a folder")
+    elif not os.access(above, os.W_OK | os.X_OK):
+        problems.append(f"service.state_dir: {above} can't be written by this user")
+    return targets, problems
+
+
+def _with_usable_asns(targets: TargetList) -> TargetList:
+    """Without those whose samples would be set aside as nobody's."""
+    from isochrone.probing.targets import TargetList
+
+    good = tuple(target for target in targets.targets if not is_unusable_asn(target.asn))
+    bad = [target for target in targets.targets if is_unusable_asn(target.asn)]
+    if not bad:
+        return targets
+    first = ", ".join(f"{target.address} in AS{target.asn}" for target in bad[:3])
+    more = ", ..." if len(bad) > 3 else ""
+    told = f"{len(bad)} target{'s' if len(bad) > 1 else ''} left out: the ASN is reserved (documentation or special use)"
+    return TargetList(good, (*targets.problems, f"{told} ({first}{more})"))
+
+
+def _dns_problems(settings: Settings) -> list[str]:
+    """What `isochrone verify dns` would refuse."""
+    from isochrone.verification.certificates import TrustStoreError
+    from isochrone.verification.dns_anchor import TrustAnchorError, load_anchors
+    from isochrone.verification.dns_ask import tls_context
+
+    problems = []
+    try:
+        tls_context(settings.dns.trust_store)
+    except TrustStoreError as error:
+        problems.append(f"dns.trust_store: {error}")
+    try:
+        if settings.dns.trust_anchor is not None:
+            load_anchors(settings.dns.trust_anchor)
+    except TrustAnchorError as error:
+        problems.append(f"dns.trust_anchor: {error}")
+    return problems
+
+
 @click.command("check")
 @click.option("-c", "--config", default="isochrone.toml", show_default=True, help="The configuration file.")
 def check_command(config: str) -> None:
-    """Validate configuration: every problem at once, exit 2 when there is one."""
+    """Validate configuration and the files that it names: every problem at once, exit 2 when there is one.
+
+    Targets that `isochrone run` would leave out and go on are problems here.
+    """
     settings = settings_of(config)
-    click.echo(f"{config}: good: {settings.site}, {len(settings.origins)} origins, {len(settings.targets)} targets")
+    targets, problems = before_start(settings)
+    if targets is not None and targets.targets:
+        problems += targets.problems
+    problems += _dns_problems(settings)
+    if problems or targets is None:
+        raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
+    click.echo(
+        f"{config}: good: {settings.site}, {len(settings.origins)} origins, {len(targets.targets)} targets"
+    )

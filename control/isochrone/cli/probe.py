@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from isochrone.checks import host_name, ip_address
-from isochrone.cli import Failure
+from isochrone.cli import Failure, FiniteRange
 from isochrone.model import Outcome, Target
 from isochrone.probing.methods import Method, make
 from isochrone.probing.prober import is_address
@@ -43,14 +43,14 @@ _CURL_HTTP = {
     "--count", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Probes to each address."
 )
 @click.option(
-    "--interval", type=click.FloatRange(0, 3600), default=0.2, show_default=True, help="Seconds between them."
+    "--interval", type=FiniteRange(0, 3600), default=0.2, show_default=True, help="Seconds between them."
 )
 @click.option(
     "--port", type=click.IntRange(1, 65_535), default=443, show_default=True, help="The port that answers."
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.01, 60),
+    type=FiniteRange(0.01, 60),
     default=3.0,
     show_default=True,
     help="Seconds for one probe.",

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from isochrone.cli import Failure
-from isochrone.cli.check import settings_of
-from isochrone.probing.targets import TargetsError, load_targets
-from isochrone.publishing.kv import token_of
-from isochrone.publishing.kv_errors import KvError
-from isochrone.service.api import ListenError
+from isochrone.cli.check import before_start, settings_of
+from isochrone.service.api import ListenError, try_listen
 from isochrone.service.daemon import Daemon
 from isochrone.service.logs import set_up
 from isochrone.store.errors import StoreError
@@ -42,25 +39,14 @@ DATABASE = "isochrone.db"
 def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
     """Measure, build and publish until SIGTERM. Tells its state on the address of service.listen."""
     settings = settings_of(config)
-    problems: list[str] = []
-    if settings.kv is None:
-        problems.append("kv: missing; the daemon publishes to Workers KV: give account_id and namespace_id")
-    targets = None
-    try:
-        if settings.kv is not None:
-            token_of(settings.kv)
-        targets = load_targets(settings)
-    except (TargetsError, KvError) as error:
-        problems.append(str(error))
-    if targets is not None and not targets.targets:
-        problems.append("targets: there is no usable target; list some under [[targets]] or in targets_file")
-        problems += targets.problems
+    targets, problems = before_start(settings)
     if problems or targets is None:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     set_up(logging.DEBUG if verbose else logging.INFO)
     for problem in targets.problems:
         log.warning("%s", problem)
     try:
+        try_listen(settings.service.listen)  # before anything is written
         with Store.open(settings.service.state_dir / DATABASE) as store:
             asyncio.run(_run(settings, targets.targets, store, take_over=take_over))
     except (StoreError, TrustStoreError, ListenError) as error:

@@ -21,6 +21,7 @@ from isochrone.publishing.kv_errors import (
     KvUnreachableError,
     is_missing_key,
     mapped,
+    why_unreachable,
 )
 from isochrone.settings import is_local
 
@@ -217,10 +218,10 @@ class Kv:
                 namespace_id=self.namespace_id, account_id=self.account_id,
             ) from error  # fmt: skip
         except httpx.HTTPError as error:  # while the body is read, outside of the SDK's own mapping
-            raise KvUnreachableError(self.host, str(error) or type(error).__name__) from error
+            raise KvUnreachableError(self.host, why_unreachable(error)) from error
         # The SDK takes an answer that is no JSON of the API for text, and stumbles over it.
         except (cloudflare.CloudflareError, ValueError, TypeError, AttributeError) as error:
-            raise KvAnswerError(subject, 200, f"not an answer of the KV API: {error}") from error
+            raise KvAnswerError(subject, 200, "not an answer of the KV API") from error
 
 
 def token_of(settings: KvSettings, environ: Mapping[str, str] = os.environ) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import os
+import socket
+import ssl
 
 import cloudflare
-
-if TYPE_CHECKING:
-    import httpx
+import httpx
 
 #: Cloudflare's error codes, from the API's own answers
 KEY_NOT_FOUND = 10009
@@ -18,6 +19,16 @@ _NAMESPACE = {
     7003,
     7000,
 }  # 7003 and 7000: no such account or malformed id in the path
+#: what the operating system says of a connection, as it is
+_SAID = {
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ENETDOWN,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.EADDRNOTAVAIL,
+}
 _TOKEN = {1000, 6003, 6111, 9106, 9109, 9103, 10001}  # refused or malformed credentials, whatever the status
 
 
@@ -121,8 +132,6 @@ def mapped(
     error: cloudflare.APIError, *, subject: str, host: str, token_env: str, namespace_id: str, account_id: str
 ) -> KvError:
     """The SDK's error as one of the family."""
-    if isinstance(error, cloudflare.APITimeoutError):
-        return KvUnreachableError(host, "no answer in time")
     if isinstance(error, cloudflare.APIStatusError):
         status = error.status_code
         codes = {int(item.code) for item in error.errors or () if item.code is not None}
@@ -140,10 +149,34 @@ def mapped(
         return KvAnswerError(subject, status, why)
     if isinstance(error, cloudflare.APIResponseValidationError):
         return KvAnswerError(subject, error.status_code, "not an answer of the KV API")
-    cause = error.__cause__
-    return KvUnreachableError(
-        host, _short(str(cause) or type(cause).__name__) if cause else "connection failed"
-    )
+    return KvUnreachableError(host, why_unreachable(error))
+
+
+def why_unreachable(error: BaseException) -> str:
+    """Why there is no connection or no whole answer, from the operating system's error below those of the libraries.
+
+    The HTTP transport takes some errors of the connection for a time that ran out, so the error's own class says little.
+    """
+    last, timed_out = error, False
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if isinstance(at, ssl.SSLError):
+            return _short(f"TLS: {getattr(at, 'verify_message', '') or at.reason or 'handshake failed'}")
+        if isinstance(at, ConnectionRefusedError) or getattr(at, "errno", None) == errno.ECONNREFUSED:
+            return "connection refused"
+        if isinstance(at, ConnectionResetError | BrokenPipeError):
+            return "connection reset"
+        if isinstance(at, socket.gaierror):
+            return "there is no such host"
+        if isinstance(at, OSError) and at.errno in _SAID:
+            return os.strerror(at.errno).lower()
+        timed_out |= isinstance(at, TimeoutError | httpx.TimeoutException | cloudflare.APITimeoutError)
+        last, at = at, at.__cause__ or at.__context__
+    if timed_out:
+        return "no answer in time"
+    return _short(str(last)) or "connection failed"
 
 
 def is_missing_key(error: cloudflare.APIError) -> bool:

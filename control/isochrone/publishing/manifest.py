@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,7 @@ def parse(data: bytes) -> Manifest:
     """
     try:
         document = json.loads(data)
-    except (UnicodeDecodeError, ValueError):
+    except (ValueError, RecursionError):  # no UTF-8, no JSON, or brackets without end
         raise ManifestError(
             f"the manifest at {MANIFEST_KEY} is not JSON ({len(data)} bytes): cut short or altered"
         ) from None
@@ -115,7 +116,7 @@ def parse(data: bytes) -> Manifest:
         _take(document, "cells", int),
         document.get("canary"),
     )
-    if not all(isinstance(origin, str) for origin in origins):
+    if not all(isinstance(origin, str) and origin.isprintable() for origin in origins):
         raise ManifestError("the manifest's origins are not all ids")
     if canary is not None and not isinstance(canary, dict):
         raise ManifestError("the manifest's canary is not a JSON object")
@@ -123,7 +124,7 @@ def parse(data: bytes) -> Manifest:
         version=_take(document, "version", str),
         key=_take(document, "key", str),
         sha256=_take(document, "sha256", str),
-        built_at=float(_take(document, "built_at", int, float)),
+        built_at=_seconds(_take(document, "built_at", int, float)),
         origins=tuple(origins),
         cells=cells,
         canary=canary,
@@ -158,6 +159,17 @@ def verified(manifest: Manifest, data: bytes | None) -> LatencyMap:
     if latency_map.version != manifest.version:
         raise DamagedMapError(manifest.key, f"it is version {latency_map.version}, not {manifest.version}")
     return latency_map
+
+
+def _seconds(value: float) -> float:
+    """A Unix time; JSON as Python reads it has NaN, infinities and integers that no float holds."""
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise ManifestError("the manifest's built_at is not a time")
+    return seconds
 
 
 def _take(document: dict[str, Any], key: str, *kinds: type) -> Any:

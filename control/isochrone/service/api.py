@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -21,6 +23,32 @@ POLICY = "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 class ListenError(Exception):
     """The address of `service.listen` can't be had; one sentence."""
+
+    def __init__(self, listen: str, error: OSError) -> None:
+        why = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        super().__init__(
+            f"service.listen: can't listen on {listen} ({why}); stop the other program or choose another port"
+        )
+
+
+def try_listen(listen: str) -> None:
+    """Whether the address could be had now. It is let go again.
+
+    Raises:
+        ListenError: the address is in use, not this host's, or forbidden.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                trial.bind(address)
+    except OSError as error:
+        raise ListenError(listen, error) from None
 
 
 class Api:
@@ -50,10 +78,7 @@ class Api:
             await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
         except OSError as error:
             await self._runner.cleanup()
-            why = "the port is in use" if error.errno == 98 else error.strerror or str(error)
-            raise ListenError(
-                f"service.listen: can't listen on {self._listen} ({why}); stop the other program or choose another port"
-            ) from None
+            raise ListenError(self._listen, error) from None
         self.address = f"{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
