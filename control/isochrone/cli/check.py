@@ -98,15 +98,26 @@ def _dns_problems(settings: Settings) -> list[str]:
 def check_command(config: str) -> None:
     """Validate configuration and the files that it names: every problem at once, exit 2 when there is one.
 
-    Targets that `isochrone run` would leave out and go on are problems here.
+    What only `isochrone run` needs, and targets that it would leave out, are told and are no problem here.
     """
     settings = settings_of(config)
     targets, problems = before_start(settings)
-    if targets is not None and targets.targets:
-        problems += targets.problems
-    problems += _dns_problems(settings)
-    if problems or targets is None:
+    notes = [problem for problem in problems if _only_for_run(settings, problem)]
+    problems = [problem for problem in problems if problem not in notes] + _dns_problems(settings)
+    if problems:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
-    click.echo(
-        f"{config}: good: {settings.site}, {len(settings.origins)} origins, {len(targets.targets)} targets"
+    if targets is not None and targets.targets:
+        notes += targets.problems
+    count = len(targets.targets) if targets is not None else 0
+    click.echo(f"{config}: good: {settings.site}, {len(settings.origins)} origins, {count} targets")
+    for note in notes:
+        click.echo(f"{config}: note: {note}")
+
+
+def _only_for_run(settings: Settings, problem: str) -> bool:
+    """Whether it is a section that is left out, not one that is wrong: other commands do without."""
+    no_kv = settings.kv is None and problem.startswith("kv: missing")
+    nobody = (
+        not settings.targets and settings.targets_file is None and problem.startswith("targets: there is no")
     )
+    return no_kv or nobody
