@@ -18,13 +18,18 @@ class Result:
 
     def quantile(self, q: float) -> float:
         """A latency quantile in ms."""
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+        return quantile(self.latencies, q)
 
     @property
     def rate(self) -> float:
         """Requests a second."""
         return len(self.latencies) / self.seconds
+
+
+def quantile(values: list[float], q: float) -> float:
+    """The q-quantile, by rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
 async def read_response(reader: asyncio.StreamReader) -> int:

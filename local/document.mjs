@@ -24,7 +24,7 @@ const KEYS = {
   kvNamespaces: { check: isTextMap, says: "an object of namespace ids by binding", fallback: {} },
   kvPersist: { check: (value) => value === null || isText(value), says: "a folder or null", fallback: null },
   compatibilityDate: { check: (v) => /^\d{4}-\d\d-\d\d$/.test(v), says: "a date", fallback: "2026-09-08" },
-  compatibilityFlags: { check: isTextList, says: "a list of flags", fallback: [] },
+  compatibilityFlags: { check: isTextList, says: "a list of flags", fallback: ["enable_request_signal"] },
   origins: { check: isObject, says: "an object of origins by host", fallback: {} },
   runtime: { check: (v) => ["pyodide", "native"].includes(v), says: '"pyodide" or "native"', fallback: "pyodide" },
   sdk: { check: isText, says: "the folder that holds the workers SDK" },

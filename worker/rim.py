@@ -1,8 +1,8 @@
 # ruff: noqa: ANN001, ANN201, ANN202, ANN204 - JavaScript's objects have no types here
 """The rim: what the front door needs of JavaScript and of the workers SDK, piece by piece.
 
-A crossing costs 1 to 25 us, more than a plan does, so whatever can be had in one is: a request's fields come and go as
-one JSON text, a deadline is one call of setTimeout.
+A crossing costs 1 to 25 us, more than a plan does. `crossing.mjs` does in one what takes many from here; where it can't
+be imported, the functions below do the same field by field.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from pyodide.ffi import JsException, create_proxy
 
 from isochrone_edge import cache
 from isochrone_edge.breaker import CUT_WEIGHT
-from isochrone_edge.colour import BELIEVED
 from isochrone_edge.forward import Unreachable
-from isochrone_edge.headers import HOP_BY_HOP, dropped_from_request, nominated, to_origin
+from isochrone_edge.headers import HOP_BY_HOP, KEPT, dropped_from_request, is_plain, nominated, to_origin
 from isochrone_edge.isolate import Isolate
-from isochrone_edge.latency_map import Facts
 from isochrone_edge.steer import Origin
+from workers import import_from_javascript
 
 WATCH_BYTES = 65536  # a shorter answer comes in one piece with its head: it isn't watched for being cut off
 _PENDING = 4096
+_FACTS = ("asn", "country", "colo", "continent", "latitude", "longitude", "httpProtocol")
 
 
 class Rim:
@@ -42,13 +42,54 @@ class Rim:
         #: fetches that are under way, by number. Each is touched only by its own request: by the timer it has set.
         self._waiting: dict[int, asyncio.Future] = {}
         self._number = 0
-        self._on_deadline = create_proxy(
-            self._expire
-        )  # one for all: making one costs more than all of steering
+        # One for all requests: making one costs more than all of steering.
+        self._on_deadline = create_proxy(self._expire)
+        self.on_end = create_proxy(self.ended)
+        self.crossing = None
+        if self.isolate.variables.crossing:
+            try:
+                self.crossing = import_from_javascript("crossing.mjs")
+                self.read_text, self.send, self.send_copy = (
+                    self.crossing.read,
+                    self.crossing.send,
+                    self.crossing.sendCopy,
+                )
+                self.dress, self.dress_good = self.crossing.dress, self.crossing.dressGood
+                self.crossing.configure(dumps(sorted(KEPT)), WATCH_BYTES, self.on_end)
+            except Exception as error:  # noqa: BLE001 - a runtime that does not offer it
+                self.crossing = None
+                print(dumps({"event": "start", "reason": f"without crossing.mjs: {error}"}))
+        if self.crossing is None:
+            self.isolate.ordinary = False
+
+    def read(self, js_request) -> list[str]:
+        """Of a request: how plain it is, URL, method, facts and fields.
+
+        Plain as in `crossing.mjs`, "0" to "2". Facts and fields as JSON: a list in the order of `_FACTS`; an object,
+        names in lower case, repeated ones joined.
+        """
+        if self.crossing is not None:
+            return self.read_text(js_request).split("\n", 4)
+        cf = js_request.cf
+        facts = (
+            dumps([_plain(getattr(cf, name, None)) for name in _FACTS], separators=(",", ":")) if cf else "[]"
+        )
+        fields = self.fields(js_request.headers)
+        return ["1" if is_plain(fields) else "0", js_request.url, js_request.method, facts, fields]
 
     def fields(self, headers) -> str:
-        """Header fields as JSON, in one crossing; names in lower case, repeated ones joined with commas."""
+        """Header fields as JSON; names in lower case, repeated ones joined with commas."""
         return self.stringify(self.entries(headers))
+
+    def ended(self, origin: str, whole: bool) -> None:
+        """A watched body has ended: tells the breaker how."""
+        isolate = self.isolate
+        if whole:
+            isolate.breaker.succeeded(origin, time(), whole=True)
+            return
+        isolate.counters["cut"] += 1
+        isolate.breaker.failed(origin, time(), CUT_WEIGHT)
+        print(dumps({"event": "cut", "reason": "origin:reset_in_body", "origin": origin}))
 
     async def until(self, future, seconds: float):
         """What the future brings, or TimeoutError: an `asyncio.timeout` at a third of its cost."""
@@ -77,106 +118,115 @@ class Sender:
 
     async def __call__(self, origin: Origin, seconds: float):
         """Status and answer of the origin, or Unreachable, or TimeoutError after `seconds`."""
-        one, rim, controller = self.request, self.rim, None
-        url = "https://" + origin.host + one.path
-        ours = one.ours(origin)  # members of a JSON object
-        # A signal costs as much as all of steering. Without one a fetch given up goes on until this request ends: so
-        # be it for an origin that has been good so far.
-        signalled = rim.isolate.hedging is not None or rim.isolate.breaker.troubled(origin.id)
+        rim, request = self.rim, self.request
+        if request.first is not None:  # the quick way has been here already
+            first, request.first = request.first, None
+            if isinstance(first, BaseException):
+                raise failure_of(first)
+            return checked(first)
+        url = "https://" + origin.host + request.path
+        ours = request.ours(origin)  # members of a JSON object
+        # What is given up goes on until this request ends, unless it can be aborted; that costs as much as all of
+        # steering, and is for origins that have failed lately, and for hedging.
+        isolate = rim.isolate
+        abort = (AbortController.new(),) if isolate.hedging or isolate.breaker.troubled(origin.id) else ()
         try:
-            if one.bodyless and not signalled:
-                # Made anew from JSON. Of a name that is there twice the later one counts: ours.
-                theirs = one.fields[1:-1] if one.plain else dumps(to_origin(one.headers))[1:-1]
-                comma = "," if theirs else ""
-                init = f'{{"method":"{one.method}","redirect":"manual","headers":{{{theirs}{comma}{ours}}}}}'
-                future = js_fetch(url, rim.parse(init))
+            if rim.crossing is None:
+                response = await self._send(url, ours, seconds, abort)
+            elif request.bodyless:
+                response = await rim.send(url, self._init(ours), seconds * 1000, *abort)
             else:
-                outbound = self._copy(url, loads(f"{{{ours}}}"))
-                if signalled:
-                    controller = AbortController.new()
-                    future = js_fetch(outbound, signal=controller.signal)
-                else:
-                    future = js_fetch(outbound)
-            response = await rim.until(future, seconds)
-        except (TimeoutError, asyncio.CancelledError):
-            if controller is not None:
-                controller.abort()
-            raise
-        except (JsException, OSError) as error:
-            raise Unreachable(str(error)) from error
-        status = response.status
-        if not 100 <= status <= 599:
-            raise Unreachable(f"status {status}")
-        return status, response
+                gone, theirs = dumps(dropped_from_request(request.headers)), request.js_request
+                if self.keep:
+                    theirs = theirs.clone()
+                response = await rim.send_copy(url, theirs, gone, f"{{{ours}}}", seconds * 1000, *abort)
+        except BaseException as error:
+            if abort:
+                abort[0].abort()
+            raise failure_of(error) from error
+        return checked(response)
 
-    def _copy(self, url: str, ours: dict[str, str]):
-        """The client's request for another URL, body and all: field by field, many crossings."""
-        one = self.request
-        outbound = JsRequest.new(url, one.js_request.clone() if self.keep else one.js_request)
-        fields = outbound.headers
-        for name in dropped_from_request(one.headers):
-            fields.delete(name)
-        for name, value in ours.items():
-            fields.set(name, value)
-        return outbound
+    def _init(self, ours: str) -> str:
+        """A request without a body, made anew. Of a name that is there twice the later one counts: ours."""
+        request = self.request
+        theirs = request.fields[1:-1] if request.plain else dumps(to_origin(request.headers))[1:-1]
+        comma = "," if theirs else ""
+        return f'{{"method":"{request.method}","redirect":"manual","headers":{{{theirs}{comma}{ours}}}}}'
+
+    async def _send(self, url: str, ours: str, seconds: float, abort):
+        rim, request = self.rim, self.request
+        if request.bodyless:
+            outbound = JsRequest.new(url, rim.parse(self._init(ours)))
+        else:
+            outbound = JsRequest.new(url, request.js_request.clone() if self.keep else request.js_request)
+            fields = outbound.headers
+            for name in dropped_from_request(request.headers):
+                fields.delete(name)
+            for name, value in loads(f"{{{ours}}}").items():
+                fields.set(name, value)
+        future = js_fetch(outbound, signal=abort[0].signal) if abort else js_fetch(outbound)
+        return await rim.until(future, seconds)
 
 
-def dressed(response, body, status: int, alt_svc: str):
-    """The origin's answer with our Alt-Svc in place of its own, without fields of its connection. And its fields."""
+def checked(response):
+    """Status and answer. What has a status that no Response can have is no answer."""
+    status = response.status
+    if not 100 <= status <= 599:
+        raise Unreachable(f"status {status}")
+    return status, response
+
+
+def failure_of(error: BaseException) -> BaseException:
+    """What `forward` makes of an error that a fetch ended with."""
+    if isinstance(error, (JsException, OSError)) and not isinstance(error, TimeoutError):
+        return TimeoutError() if getattr(error, "name", "") == "TimeoutError" else Unreachable(str(error))
+    return error
+
+
+def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing: str, origin: str):
+    """The origin's answer with our Alt-Svc in place of its own, Server-Timing, and nothing of its connection.
+
+    A long body, or one of unknown length, is watched for being cut off.
+    """
+    if status >= 500 or status in (101, 421):  # section 6 of RFC 7838 for 421
+        alt_svc = ""
+    if rim.crossing is not None:
+        return rim.dress(response, alt_svc, timing, origin, request)
+    body = response.body if status != 101 else None
+    theirs = response.headers
+    length = theirs.get("content-length") or ""
+    short = length and len(length) < 6 and int(length) < WATCH_BYTES
+    if body and not short and not theirs.has("content-encoding"):  # read through a pipe it would be decoded
+        pipe = js.FixedLengthStream.new(int(length)) if length else js.IdentityTransformStream.new()
+        ctx.waitUntil(_watch(rim, body, pipe.writable, origin, request.signal))
+        body = pipe.readable
     ours = JsResponse.new(body, response)
     fields = ours.headers
-    if alt_svc and 200 <= status < 500 and status != 421:
+    if alt_svc:
         fields.set("alt-svc", alt_svc)
     else:
         fields.delete("alt-svc")
+    fields.append("server-timing", timing)
     connection = fields.get("connection")
     if connection and status != 101:  # otherwise the runtime keeps it from the client by itself
         for name in (*nominated(connection), *HOP_BY_HOP):
             fields.delete(name)
-    return ours, fields
+    return ours
 
 
-class Watched:
-    """A body on its way to the client, watched for being cut off by the origin."""
-
-    def __init__(self, rim: Rim, body, length: str, origin: str) -> None:
-        self.rim, self.origin, self._body = rim, origin, body
-        pipe = js.FixedLengthStream.new(int(length)) if length else js.IdentityTransformStream.new()
-        self.readable, self._writable = pipe.readable, pipe.writable
-
-    async def run(self) -> None:
-        """Tells the breaker how it ended; for `waitUntil`."""
-        breaker = self.rim.isolate.breaker
-        try:
-            await self._body.pipeTo(self._writable, preventCancel=True)
-        except JsException:
-            if await self._still_reads():
-                return  # it was the client who left
-            self.rim.isolate.counters["cut"] += 1
-            breaker.failed(self.origin, time(), CUT_WEIGHT)
-            print(dumps({"event": "cut", "reason": "origin:reset_in_body", "origin": self.origin}))
-        else:
-            breaker.succeeded(self.origin, time())
-
-    async def _still_reads(self) -> bool:
-        try:
-            reader = self._body.getReader()
-            await self.rim.until(reader.read(), 0.05)
-        except TimeoutError:
-            pass
-        except JsException:
-            return False
-        reader.cancel()
-        return True
+async def _watch(rim: Rim, body, writable, origin: str, signal) -> None:
+    try:
+        await body.pipeTo(writable)
+    except JsException:
+        await asyncio.sleep(0.005)
+        if not signal.aborted:  # else it was the client who left
+            rim.ended(origin, whole=False)
+    else:
+        rim.ended(origin, whole=True)
 
 
-def watchable(fields) -> tuple[bool, str]:
-    """Whether a body with these fields is worth watching, and its length as the origin says it."""
-    length = fields.get("content-length") or ""
-    if length and len(length) < 6 and int(length) < WATCH_BYTES:
-        return False, length
-    # Read through a pipe, an encoded body would be decoded.
-    return not fields.get("content-encoding"), length
+def _plain(value):
+    return value if isinstance(value, (int, float, str)) else None
 
 
 class Store:
@@ -223,20 +273,6 @@ def _changed(response, fields: dict[str, str], gone: list[str]):
     for name, value in fields.items():
         headers.set(name, value)
     return response
-
-
-class CfFacts:
-    """`Facts` read from `request.cf` only when a kind of cell asks for them. Any of it, and all of it, may be missing."""
-
-    __slots__ = ("_cf", *Facts._fields)
-
-    def __init__(self, cf: object) -> None:
-        self._cf = cf
-
-    def __getattr__(self, name: str):
-        value = BELIEVED[name](getattr(self._cf, name, None))
-        setattr(self, name, value)
-        return value
 
 
 class WorkersKV:

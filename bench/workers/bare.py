@@ -9,4 +9,6 @@ class Default(WorkerEntrypoint):
     async def fetch(self, request):
         js_request = request.js_object
         url = js_request.url
-        return Response(await js.fetch(js.Request.new("https://one.origins.test" + url[url.find("/", 8) :], js_request)))
+        return Response(
+            await js.fetch(js.Request.new("https://one.origins.test" + url[url.find("/", 8) :], js_request))
+        )

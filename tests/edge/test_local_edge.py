@@ -421,7 +421,7 @@ async def test_the_native_runtime_gets_the_sources_as_they_are():
     )
     config = described["workers"][0]["config"]
     modules = {module["name"]: module["type"] for module in config["manifest"]["modules"]}
-    assert config["compatibilityFlags"] == ["python_workers"]
+    assert config["compatibilityFlags"] == ["enable_request_signal", "python_workers"]
     assert config["manifest"]["mainModule"] == "inward.py"
     assert modules["inward.py"] == "python"
     assert "python_modules/workers/__init__.py" in modules

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone_edge.breaker import EJECT_LIMIT, EJECT_SECONDS, FAILURES, Breaker
+from isochrone_edge.breaker import CUT_WEIGHT, EJECT_LIMIT, EJECT_SECONDS, FAILURES, Breaker
 from isochrone_edge.forward import Limits, Unreachable, forward
 from isochrone_edge.steer import Origin
 
@@ -108,3 +108,85 @@ def test_order_is_always_a_permutation_and_never_puts_more_than_half_back(events
         assert sorted(order) == list("abcdefg")
         assert order[:4] == sorted(order[:4])  # at least four of seven keep their rank among themselves
         assert all(seconds <= EJECT_LIMIT for seconds in breaker.ejected(now).values())
+
+
+async def test_statuses_that_count_as_failures_go_on_and_the_last_one_is_given_when_all_fail():
+    done = await World(a=(0.01, 503)).run(retry_statuses=frozenset({503}))
+    assert (done.response, done.origin.id, done.tries, done.reason) == ("ok", "b", 2, "status")
+    done = await World(**dict.fromkeys("abcd", (0.01, 503))).run(retry_statuses=frozenset({503}))
+    assert (done.status, done.origin.id, done.tries) == (503, "d", 4)
+    done = await World(a=(0.01, 503)).run()
+    assert (done.status, done.tries) == (503, 1)
+
+
+async def test_what_was_never_sent_is_sent_elsewhere():
+    sent = []
+    world = World(a=(0.01, 521))
+    done = await forward(
+        ORIGINS, world.send, repeatable=lambda was_sent: sent.append(was_sent) or not was_sent, breaker=Breaker(),
+        clock=world.clock, limits=Limits(),
+    )  # fmt: skip
+    assert (done.origin.id, sent) == ("b", [False])
+
+
+async def test_the_budget_runs_from_when_the_request_came():
+    world = World(**dict.fromkeys("abcd", (0.4, "refused")))
+    done = await forward(
+        ORIGINS, world.send, repeatable=lambda sent: True, breaker=Breaker(), clock=world.clock,
+        limits=Limits(budget=1.0), began=world.now - 0.5,
+    )  # fmt: skip
+    assert (done.status, done.reason, done.tries) == (504, "deadline", 2)
+
+
+def test_failures_of_requests_that_were_under_way_do_not_lengthen_an_ejection():
+    breaker = Breaker()
+    for _ in range(40):
+        breaker.failed("a", 1.0)
+    assert breaker.ejected(1.0) == {"a": EJECT_SECONDS}
+
+
+def test_two_answers_cut_off_eject_and_heads_do_not_make_up_for_them():
+    breaker = Breaker()
+    for n in range(2):
+        assert not breaker.ejected(float(n))
+        breaker.succeeded("a", float(n))
+        breaker.failed("a", float(n), CUT_WEIGHT)
+    assert breaker.ejected(3.0).keys() == {"a"}
+    other = Breaker()
+    other.failed("a", 0.0, CUT_WEIGHT)
+    other.succeeded("a", 1.0, whole=True)
+    other.failed("a", 2.0, CUT_WEIGHT)
+    assert not other.ejected(2.0)
+    other.succeeded("a", 2.0 + EJECT_SECONDS)  # so long ago that a head will do
+    assert other.calm("b")
+    other.failed("a", 40.0, CUT_WEIGHT)
+    assert not other.ejected(40.0)
+
+
+def test_earlier_ejections_are_remembered_for_a_while():
+    breaker = Breaker()
+    for wait, length in ((0.0, EJECT_SECONDS), (10.0, 2 * EJECT_SECONDS), (EJECT_LIMIT + 1, EJECT_SECONDS)):
+        now = 1000.0 + wait
+        breaker.succeeded("a", now)
+        breaker.succeeded("a", now + 0.1)
+        for _ in range(FAILURES):
+            breaker.failed("a", now + 1)
+        assert breaker.ejected(now + 1) == {"a": length}
+        breaker.succeeded("a", 1000.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.sampled_from(["ok", "refused", 503, "hang"])), max_size=60
+    )
+)
+async def test_nothing_goes_past_the_budget_and_every_request_ends_with_an_answer_or_a_reason(events):
+    breaker, behaviour = Breaker(), {}
+    for name, what in events:
+        behaviour[name] = (9.0, "ok") if what == "hang" else (0.05, what)
+        world = World(**behaviour)
+        done = await world.run(breaker, budget=1.0, each_try=0.4, retry_statuses=frozenset({503}))
+        assert world.now - 100.0 <= 1.0 + 1e-9
+        assert (done.response is None) == (done.origin is None)
+        assert done.status in (200, 502, 503, 504)
+        assert done.tries <= 4

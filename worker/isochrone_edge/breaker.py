@@ -7,13 +7,13 @@ from collections.abc import Iterable
 FAILURES = 5  # in a row until an origin is ejected
 EJECT_SECONDS = 30.0  # doubling with each ejection that follows
 EJECT_LIMIT = 300.0  # also how long an origin must be good until its earlier ejections are forgotten
-CUT_WEIGHT = 2  # failures that an answer cut off in its body counts for: no other origin can make up for it
+CUT_WEIGHT = 3  # failures that an answer cut off in its body counts for: no other origin can make up for it
 
 
 class _Standing:
     """One origin, from its first failure on."""
 
-    __slots__ = ("failures", "good_since", "length", "trial", "until")
+    __slots__ = ("cut_at", "failures", "good_since", "length", "trial", "until")
 
     def __init__(self) -> None:
         self.failures = 0  # in a row
@@ -21,6 +21,7 @@ class _Standing:
         self.length = 0.0  # of the last ejection
         self.trial = False  # a request is out that decides
         self.good_since = 0.0
+        self.cut_at: float | None = None  # when it last broke off in a body
 
 
 class Breaker:
@@ -30,13 +31,19 @@ class Breaker:
         self._known: dict[str, _Standing] = {}
         self._ejected: dict[str, _Standing] = {}
 
-    def succeeded(self, origin: str, now: float = 0.0) -> None:
-        """The origin answered."""
+    def succeeded(self, origin: str, now: float = 0.0, *, whole: bool = False) -> None:
+        """The origin answered; `whole`: its body is known to have come to its end.
+
+        Of an origin that broke off in a body lately, the head of an answer proves nothing.
+        """
         if not self._known:
             return
         known = self._known.get(origin)
         if known is None:
             return
+        if known.cut_at is not None and not whole and now - known.cut_at < EJECT_SECONDS:
+            return
+        known.cut_at = None
         if known.failures:
             known.failures, known.until, known.trial, known.good_since = 0, 0.0, False, now
             self._ejected.pop(origin, None)
@@ -49,6 +56,8 @@ class Breaker:
         if known is None:
             known = self._known[origin] = _Standing()
         known.failures += weight
+        if weight == CUT_WEIGHT:
+            known.cut_at = now
         if known.until and not known.trial:
             return False  # a request that was under way when it was ejected
         if known.failures < FAILURES:
@@ -61,6 +70,10 @@ class Breaker:
     def any_ejected(self) -> bool:
         """Whether `order` would look at anything: false in good times, and then costs nothing."""
         return bool(self._ejected)
+
+    def calm(self, origin: str) -> bool:
+        """Whether there is nothing to think about before a request goes to this origin."""
+        return not self._known or (not self._ejected and origin not in self._known)
 
     def troubled(self, origin: str) -> bool:
         """Whether it has failed lately."""

@@ -61,6 +61,7 @@ async def forward(
     clock: Callable[[], float],
     limits: Limits,
     hedging: Hedging | None = None,
+    began: float | None = None,
 ) -> Forwarded:
     """The first answer along `origins`.
 
@@ -74,11 +75,13 @@ async def forward(
         clock: seconds.
         limits: budget, tries, and the statuses that count as failures.
         hedging: None: one origin at a time.
+        began: when the budget began to run; None: now.
     """
-    began = now = clock()
+    now = clock()
+    began = now if began is None else began
     if breaker.any_ejected():
         by_id = {origin.id: origin for origin in origins}
-        origins = [by_id[name] for name in breaker.order(by_id, began, trial=repeatable(True))]
+        origins = [by_id[name] for name in breaker.order(by_id, now, trial=repeatable(True))]
     candidates = list(origins[: limits.tries])
     if hedging is not None:
         hedging.bucket.earn()

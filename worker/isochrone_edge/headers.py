@@ -25,7 +25,7 @@ _MARKS = (
     '"keep-alive"', '"trailer"',
 )  # fmt: skip
 #: a client can't have these removed by naming them in `Connection` (a known way to strip what a proxy added)
-_KEPT = frozenset({"host", "content-length", "content-type", "cookie", "authorization", "cf-connecting-ip"})
+KEPT = frozenset({"host", "content-length", "content-type", "cookie", "authorization", "cf-connecting-ip"})
 OURS = "x-isochrone-"
 BUDGET = "x-isochrone-budget-ms"
 PSEUDONYM = "isochrone"
@@ -36,7 +36,7 @@ def nominated(connection: str | None) -> list[str]:
     if not connection:
         return []
     names = (name.strip().lower() for name in connection.split(","))
-    return [name for name in names if name and name not in _RUNTIME and name not in _KEPT and _token(name)]
+    return [name for name in names if name and name not in _RUNTIME and name not in KEPT and _token(name)]
 
 
 def dropped_from_request(headers: Mapping[str, str]) -> list[str]:
@@ -82,23 +82,16 @@ def is_plain(text: str) -> bool:
 
 
 def added(
-    text: str,
-    *,
-    colour: int,
-    origin: str,
-    version: str,
-    trace: Trace,
-    scheme: str,
-    host: str,
-    protocol: str | None,
+    text: str, *, colour: int, origin: str, version: str, trace: Trace, front: str, protocol: str | None
 ) -> str:
     """The fields that the edge sets on the way to an origin, as members of a JSON object.
 
-    `text` are the client's own fields as JSON. Origin's id, version and host are known to be safe in quotes.
+    `text` are the client's own fields as JSON; `front` tells of its scheme and host. The origin's id and the version
+    are known to be safe in quotes.
     """
     ours = (
         f'"x-isochrone-colour":"{colour}","x-isochrone-origin":"{origin}","x-isochrone-map":"{version}",'
-        f'"traceparent":"{trace.parent}","x-forwarded-proto":"{scheme}","x-forwarded-host":"{host}",'
+        f'"traceparent":"{trace.parent}",{front},'
     )
     decision = f"colour:{colour};map:{version}"
     if trace.others:
@@ -150,7 +143,7 @@ def budget_seconds(headers: Mapping[str, str], limit: float) -> float:
 def may_keep(headers: Mapping[str, str], limit: int) -> bool:
     """Whether a request's body is known to be small enough to be kept for another try."""
     length = headers.get("content-length", "")
-    return length.isascii() and length.isdecimal() and len(length) < 10 and 0 < int(length) <= limit
+    return length.isascii() and length.isdecimal() and len(length) < 10 and int(length) <= limit
 
 
 def cookie(headers: Mapping[str, str], name: str) -> str | None:

@@ -8,13 +8,21 @@ from . import headers as fields
 from .bands import hashed, unit
 from .breaker import Breaker
 from .forward import Hedging
+from .headers import host_allowed
 from .hedge import TokenBucket, Usual
+from .lane import Lane
 from .latency_map import LatencyMap
 from .snapshot import KV, Snapshot
 from .steer import Steering
 from .variables import read
 
 _HOSTS_KEPT = 256
+_LANES_KEPT = 2048
+
+
+def protocol_of(facts: str) -> str:
+    """`request.cf.httpProtocol`, the last of a client's facts."""
+    return facts[facts.rfind(",") + 2 : -2]
 
 
 class Isolate:
@@ -30,7 +38,17 @@ class Isolate:
         self.counters = dict.fromkeys(
             ("requests", "failed", "refused", "retried", "hedged", "cut", "cache_hits", "cache_stored"), 0
         )
-        self.hosts: set[str] = set()  # seen and found good
+        #: scheme and host, seen and found good -> how its Host field stands in JSON, and what an origin is told of both
+        self.fronts: dict[str, tuple[str, str]] = {}
+        self.first_ms = 1000 * min(variables.limits.budget, variables.limits.each_try)
+        self.lanes: dict[str, Lane | None] = {}
+        #: whether there can be a quick way
+        self.ordinary = not (
+            variables.hedge
+            or variables.cache_ttl
+            or variables.log_share
+            or any(status < 500 for status in variables.limits.retry_statuses)
+        )
         self._judged: LatencyMap | None = None  # the maps that were made into a Steering, or refused
         self._judged_canary: LatencyMap | None = None
         self._refused: dict[str, str] = {}  # version -> why
@@ -55,6 +73,23 @@ class Isolate:
         elif snapshot.canary is not self._judged_canary:
             self.canary = self._try(snapshot.canary)
         self._judged_canary = snapshot.canary
+        self.lanes = {}
+
+    def lane(self, facts: str) -> Lane | None:
+        """The quick way for a client with these facts (as `Steering.plan_for` takes them); None when there is none."""
+        try:
+            return self.lanes[facts]
+        except KeyError:
+            pass
+        lane = None
+        if self.ordinary and self.canary is None:
+            plan = self.steering.plan_for(facts)
+            if plan.origins and plan.band < 2:
+                lane = Lane(self.steering, plan, protocol_of(facts))
+        if len(self.lanes) >= _LANES_KEPT:
+            self.lanes.clear()
+        self.lanes[facts] = lane
+        return lane
 
     def problem(self) -> str:
         """Why the live map, or the canary, is not in use; "" when all is well."""
@@ -84,13 +119,21 @@ class Isolate:
             value = headers.get(name)
         return value or headers.get("cf-connecting-ip") or headers.get("x-forwarded-for") or ""
 
-    def serves(self, host: str) -> bool:
-        """Whether requests for this host are ours; remembers those that are."""
-        if not fields.host_allowed(host, self.variables.site):
-            return False
-        if len(self.hosts) < _HOSTS_KEPT:
-            self.hosts.add(host)
-        return True
+    def front(self, base: str, named: str) -> str | None:
+        """What an origin is told of a request for this scheme and host; None when the host is not ours.
+
+        Args:
+            base: the URL up to its path.
+            named: the Host field.
+        """
+        scheme, _, host = base.partition("://")
+        site = self.variables.site
+        if not (host_allowed(host, site) and (named == host or host_allowed(named, site))):
+            return None
+        front = f'"x-forwarded-proto":"{scheme}","x-forwarded-host":"{host}"'
+        if len(self.fronts) < _HOSTS_KEPT and scheme in ("http", "https"):
+            self.fronts[base] = f'"host":"{host}"', front
+        return front
 
     def _try(self, live: LatencyMap) -> Steering | None:
         try:

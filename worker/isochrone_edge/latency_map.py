@@ -46,13 +46,23 @@ KINDS = {
 SPLIT_BITS = {"asn_country": 16, "asn": 8, "country_grid": 16, "grid": 16}
 COUNTRY_SHIFT = 20  # of a (country, square) key: the country above, the square below
 
-#: kinds whose cells may know where their network is, and the tags of these sections: two bytes a cell, in the table's order
+#: kinds whose cells may know where their network is, and the tags of these sections: one byte a cell, in the table's order
 HOMES = {"asn_country": b"HASC", "asn": b"HASN"}
 HOME_STEP = 2.0  # degrees
-EVERYWHERE = 0xFFFF  # the cell speaks for every client of its network
-NOWHERE = 0xFFFE  # its samples come from places far apart: it speaks only for clients whose place is unknown
+HOME_ROWS, HOME_COLUMNS = (
+    16,
+    15,
+)  # a home is told up to whole multiples of 32 degrees north and 30 degrees east
+EVERYWHERE = 0xFF  # the cell speaks for every client of its network
+NOWHERE = 0xFE  # its samples come from places far apart: it speaks only for clients whose place is unknown
 DEFAULT = "default"
 _DICT_UP_TO = 1024
+
+
+def home_of(latitude: float, longitude: float) -> int:
+    """The home of a network that is there."""
+    row, column = int((latitude + 90) / HOME_STEP), int((longitude + 180) / HOME_STEP)
+    return row % HOME_ROWS * HOME_COLUMNS + column % HOME_COLUMNS
 
 
 def near(home: int, latitude: float | None, longitude: float | None) -> bool:
@@ -62,12 +72,16 @@ def near(home: int, latitude: float | None, longitude: float | None) -> bool:
     """
     if home == EVERYWHERE or latitude is None or longitude is None:
         return True
-    row, column = divmod(home, 180)
-    east = (int((longitude + 180) / HOME_STEP) - column) % 180
-    return home != NOWHERE and -1 <= int((latitude + 90) / HOME_STEP) - row <= 1 and east in _BESIDE
+    row, column = divmod(home, HOME_COLUMNS)
+    north = (int((latitude + 90) / HOME_STEP) - row) % HOME_ROWS
+    return (
+        home != NOWHERE
+        and north in _NORTH
+        and (int((longitude + 180) / HOME_STEP) - column) % HOME_COLUMNS in _EAST
+    )
 
 
-_BESIDE = (0, 1, 179)
+_NORTH, _EAST = (0, 1, HOME_ROWS - 1), (0, 1, HOME_COLUMNS - 1)
 
 
 class MapError(ValueError):
@@ -219,7 +233,7 @@ class LatencyMap:
         values = table.values
         if isinstance(table, _SplitTable):
             span_of, lowers = table.spans.get, table.lowers
-            homes = _numbers(self.sections[HOMES[kind]], 2) if HOMES.get(kind) in self.sections else None
+            homes = self.sections.get(HOMES.get(kind, b""))
             if homes is not None and len(homes) < len(table):
                 raise MapError("a table of homes is incomplete")
             if kind == "asn":
@@ -282,7 +296,7 @@ class LatencyMap:
         """Where the networks of a kind are, by the keys that `items` gives; empty when the map does not say."""
         if HOMES.get(kind) not in self.sections:
             return {}
-        homes = _numbers(self.sections[HOMES[kind]], 2)
+        homes = self.sections[HOMES[kind]]
         stored = {key: home for (key, _), home in zip(self._tables[kind], homes, strict=False)}
         if kind == "asn_country":
             return {(key & 0xFFFFFFFF) << 16 | key >> 32: home for key, home in stored.items()}

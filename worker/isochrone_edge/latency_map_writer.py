@@ -47,7 +47,7 @@ def encode(
         cells: kind -> key -> colour; keys as `LatencyMap.items` gives them.
         grid_step: degrees; 0 when there is no grid.
         precedence: kinds in the order in which the edge tries them.
-        homes: of `asn` and `asn_country`: key -> square of HOME_STEP degrees, EVERYWHERE or NOWHERE; a key that is not in it
+        homes: of `asn` and `asn_country`: key -> what `home_of` gives, EVERYWHERE or NOWHERE; a key that is not in it
             is everywhere.
         notes: further JSON-able entries of META. Like `extra`, no part of the content: they decide nothing.
         extra: further sections by tag (four bytes), for readers that know them.
@@ -88,7 +88,7 @@ def encode(
         known = (homes or {}).get(kind)
         if known and cells.get(kind) and any(home != form.EVERYWHERE for home in known.values()):
             keys = sorted(cells[kind], key=_stored_order) if kind == "asn_country" else sorted(cells[kind])
-            body[tag] = _bytes("H", [known.get(key, form.EVERYWHERE) for key in keys])
+            body[tag] = bytes(known.get(key, form.EVERYWHERE) for key in keys)
     for kind in cells.keys() - form.KINDS.keys():
         raise ValueError(f"{kind!r} is no kind of cell: known are {', '.join(form.KINDS)}")
     shape = {"default": default, "grid_step": grid_step, "precedence": list(precedence)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from json import loads
 from typing import NamedTuple
 
 from .alt_svc import CLEAR, field_value
 from .bands import hashed, score
+from .colour import facts_of
 from .headers import host_allowed
 from .latency_map import Facts, LatencyMap
 
@@ -67,6 +69,7 @@ class Steering:
     ) -> None:
         self.map = live
         self._plans: dict[tuple[str, int], Plan] = {}
+        self._seen: dict[str, Plan] = {}
         #: Unix time after which the map promises nothing, if it says so
         self.valid_until: float | None = None
         if live is None:
@@ -95,6 +98,18 @@ class Steering:
             if len(self._plans) >= _PLANS_KEPT:
                 self._plans.clear()
             plan = self._plans[place] = self._make(self.map, *place)
+        return plan
+
+    def plan_for(self, facts: str) -> Plan:
+        """The plan for a client whose facts stand in a JSON list, in the order of `Facts`, as `request.cf` has them.
+
+        Remembered by that very text: the next request of the same network from the same place costs one look.
+        """
+        plan = self._seen.get(facts)
+        if plan is None:
+            if len(self._seen) >= _PLANS_KEPT:
+                self._seen.clear()
+            plan = self._seen[facts] = self.plan(facts_of(*loads(facts)[:6]))
         return plan
 
     def promise(self, origin: Origin, now: float) -> str:

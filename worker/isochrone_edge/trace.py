@@ -20,11 +20,18 @@ class Trace(NamedTuple):
     id: str
     parent: str  # the traceparent field
     others: str = ""  # the client's tracestate, when its traceparent was valid
+    sampled: bool = False  # this hop tells of it in the log
 
     def state(self, decision: str) -> str:
         """The tracestate field, with what the edge decided in front: no comma, no equals sign."""
         ours = f"{KEY}={decision}"
         return _state(ours, self.others) if self.others else ours
+
+
+def begun(entropy: int) -> str:
+    """The traceparent of a trace that begins here, and that nobody records: what most requests get."""
+    digits = f"{entropy | _NOT_ZERO:048x}"
+    return f"00-{digits[:32]}-{digits[32:]}-00"
 
 
 def trace(parent: str | None, state: str | None, entropy: int, *, sampled: bool) -> Trace:
@@ -36,7 +43,7 @@ def trace(parent: str | None, state: str | None, entropy: int, *, sampled: bool)
         parent: the client's traceparent field.
         state: the client's tracestate field; dropped when the parent is not valid (section 3.3).
         entropy: 192 random bits.
-        sampled: for a trace that begins: whether this hop records it (a line in the log).
+        sampled: whether this hop records it (a line in the log); a trace that begins here says so in its flags.
     """
     digits = f"{entropy | _NOT_ZERO:048x}"
     hop = digits[32:]
@@ -48,9 +55,9 @@ def trace(parent: str | None, state: str | None, entropy: int, *, sampled: bool)
             and match[3] != _NO_PARENT
             and (match[1] != "00" or len(parent) == 55)
         ):
-            return Trace(match[2], f"00-{match[2]}-{hop}-{match[4]}", state or "")
+            return Trace(match[2], f"00-{match[2]}-{hop}-{match[4]}", state or "", sampled)
     identity = digits[:32]
-    return Trace(identity, f"00-{identity}-{hop}-{'01' if sampled else '00'}")
+    return Trace(identity, f"00-{identity}-{hop}-{'01' if sampled else '00'}", "", sampled)
 
 
 def _state(ours: str, state: str) -> str:

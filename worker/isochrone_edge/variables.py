@@ -32,6 +32,7 @@ DEFAULTS = {
     "HEDGE": "off",
     "SLOW_MS": "2000",
     "LOG_SHARE": "0",
+    "CROSSING": "on",  # off: without crossing.mjs, slower
     "ISOCHRONE_SECRET": "",  # opens /.isochrone/*; a secret, not a variable
 }
 
@@ -52,6 +53,7 @@ class Variables(NamedTuple):
     hedge: bool
     slow: float
     log_share: float
+    crossing: bool
     secret: str
     problems: tuple[str, ...]
 
@@ -88,6 +90,7 @@ def read(get: Callable[[str], object]) -> Variables:
         hedge=value("HEDGE", lambda text: _one_of(text, "on", "off")) == "on",
         slow=value("SLOW_MS", _number) / 1000,
         log_share=value("LOG_SHARE", _number),
+        crossing=value("CROSSING", lambda text: _one_of(text, "on", "off")) == "on",
         secret=value("ISOCHRONE_SECRET", str),
         problems=tuple(problems),
     )

@@ -1,4 +1,4 @@
-"""Samples -> one figure for each (ASN, country, origin): a low quantile over a recency-weighted window."""
+"""Samples -> one figure for each network, place and origin: a low quantile over a recency-weighted window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isochrone.estimation.places import Places
-from isochrone.estimation.quantiles import GROUPS_MAX, STEPS, WEIGHT_ONE, pack, summarise
+from isochrone.estimation.quantiles import (
+    GROUPS_MAX,
+    STEP_BITS,
+    STEPS,
+    VALUE_BITS,
+    WEIGHT_ONE,
+    Summary,
+    pack,
+    summarise,
+)
 from isochrone.estimation.samples import SampleColumns, SamplesError
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ class TooManyGroupsError(SamplesError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Aggregates:
-    """What the samples say. g rows for (ASN, country, origin), p rows for (ASN, country), both in ascending order."""
+    """What the samples say. p rows for (ASN, country, square of 2 degrees), g rows for those and origins, both ascending."""
 
     origins: tuple[str, ...]
     asn: NDArray[np.uint32]  # (g,)
@@ -52,7 +61,7 @@ class Aggregates:
     pair_country: NDArray[np.uint16]  # (p,)
     pair_latitude: NDArray[np.float32]  # (p,) the median in degrees, kept to 0.01; NaN: unknown
     pair_longitude: NDArray[np.float32]  # (p,)
-    pair_reach_km: NDArray[np.float32]  # (p,) how far its samples' places lie from there
+    pair_reach_km: NDArray[np.float32]  # (p,) how far its samples' places lie from there, within the square
     pair_colo: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
     pair_continent: NDArray[np.uint16]  # (p,) the most frequent; 0: unknown
     #: samples `used`, and those set aside: `outside_window`, `faster_than_light`
@@ -103,6 +112,7 @@ class Aggregator:
         self._half_life = half_life_seconds or settings.window_seconds / HALF_LIVES
         self._places = Places()
         self._keys: list[NDArray[np.uint64]] = []
+        self._odd: list[NDArray[np.uint64]] = []  # faster than light, as far as the places are right
         self._counts = {"used": 0, "outside_window": 0, "faster_than_light": 0}
 
     def add(self, part: SampleColumns) -> None:
@@ -115,14 +125,11 @@ class Aggregator:
     def _add(self, part: SampleColumns) -> None:
         age = np.maximum(self._now - part.timestamp, 0.0)
         inside = age <= self._window
-        possible = inside & ~self._faster_than_light(part)
-        used = int(np.count_nonzero(possible))
-        self._counts["used"] += used
-        self._counts["outside_window"] += len(part) - int(np.count_nonzero(inside))
-        self._counts["faster_than_light"] += int(np.count_nonzero(inside)) - used
+        used = int(np.count_nonzero(inside))
+        self._counts["outside_window"] += len(part) - used
         if not used:
             return
-        keep = slice(None) if used == len(part) else possible
+        keep = slice(None) if used == len(part) else inside
         pair = self._places.add(
             part.asn[keep],
             part.country[keep],
@@ -135,18 +142,55 @@ class Aggregator:
         if int(group.max()) >= GROUPS_MAX:
             raise TooManyGroupsError(int(group.max()) + 1)
         step = np.minimum(age[keep] * (STEPS / self._window), STEPS - 1).astype(np.uint64)
-        self._keys.append(pack(group, part.rtt_ms[keep], step))
+        keys = pack(group, part.rtt_ms[keep], step)
+        odd = self._faster_than_light(part)[keep]
+        if odd.any():
+            self._odd.append(keys[odd])
+            keys = keys[~odd]
+        self._counts["used"] += len(keys)
+        self._keys.append(keys)
+
+    def _judge_odd(self) -> None:
+        """One origin alone that light can't have reached: those samples are wrong. Two or more: the place is.
+
+        Where it is the place, the samples are taken in after all; `fit` moves such a network to where it answers first.
+        Geolocation errs more often than a prober, and would take from a network just the origins that are nearest to it.
+        """
+        if not self._odd:
+            return
+        odd = np.concatenate(self._odd)
+        self._odd.clear()
+        group = (odd >> np.uint64(VALUE_BITS + STEP_BITS)).astype(np.int64)
+        pairs, origins = np.unique(np.unique(group) // len(self._ids), return_counts=True)
+        misplaced = np.isin(group // len(self._ids), pairs[origins > 1])
+        self._keys.append(odd[misplaced])
+        self._counts["used"] += int(np.count_nonzero(misplaced))
+        self._counts["faster_than_light"] += len(odd) - int(np.count_nonzero(misplaced))
 
     def finish(self) -> Aggregates:
         """The aggregates of all that was added; the aggregator can't be used any more."""
+        return self._told(summarise(self._taken(), self._q, self._weights()))
+
+    def _taken(self) -> NDArray[np.uint64]:
+        """The keys of all that was added; they are let go of."""
+        self._judge_odd()
         keys = np.concatenate(self._keys) if self._keys else np.zeros(0, np.uint64)
         self._keys.clear()
+        return keys
+
+    def _weights(self) -> NDArray[np.int32]:
+        """Of each step of age."""
         middle = (np.arange(STEPS) + 0.5) * (self._window / STEPS)
-        weights = np.maximum(1, np.rint(WEIGHT_ONE * np.exp2(-middle / self._half_life))).astype(np.int32)
-        summary = summarise(keys, self._q, weights)
-        del keys
+        weights = np.rint(WEIGHT_ONE * np.exp2(-middle / self._half_life))
+        return np.asarray(np.maximum(1, weights), np.int32)
+
+    def _told(self, summary: Summary) -> Aggregates:
+        """The aggregates that a summary of all groups makes."""
         places = self._places.finish()
         pair = places.rank[summary.group // len(self._ids)]
+        heard = np.unique(pair)  # without those of which every sample was set aside
+        pair = np.searchsorted(heard, pair).astype(np.int32)
+        places = places.take(heard)
         origin = (summary.group % len(self._ids)).astype(np.uint16)
         order = np.lexsort((origin, pair))
         pair = pair[order]

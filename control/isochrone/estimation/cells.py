@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from isochrone.estimation.colos import known_colos
-from isochrone.estimation.grid import Places, Squares, other_countries, square_of, squares_near
+from isochrone.estimation.grid import LEAST_SQUARES, MOST_SQUARES, Places, Squares, square_of, squares_near
 from isochrone.estimation.physics import Floats, Ints, distance_km
 from isochrone.estimation.table import LEVELS
-from isochrone_edge.latency_map import COUNTRY_SHIFT, EVERYWHERE, HOME_STEP, NOWHERE
+from isochrone_edge.latency_map import COUNTRY_SHIFT, EVERYWHERE, HOME_COLUMNS, HOME_ROWS, HOME_STEP, NOWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from isochrone.estimation.aggregate import Aggregates
     from isochrone.estimation.fit import Model
 
-HOME_KM = 300.0  # a network whose samples lie farther apart speaks only for clients whose place is unknown
+MAP_BYTES = 500_000  # what cells may take of a map; the palette needs the rest
+BYTES_A_NETWORK, BYTES_A_SQUARE = 5, 6  # the cells of countries in it among them
+HOME_KM = 300.0  # how far from its main place a network is still at home
+HOME_SHARE = 0.5  # of its samples; with less there, a network has no home
 
 
 class Rows(NamedTuple):
@@ -29,16 +32,15 @@ class Rows(NamedTuple):
     rtt_ms: Floats
     samples: NDArray[np.int64]
     spread_ms: Floats
-    home: NDArray[np.uint16]
+    home: NDArray[np.uint8]
 
 
 class Sums(NamedTuple):
-    """(p, m) samples of each network, and where the samples say that it is."""
+    """(p, m) samples of each network in each place, and where the samples say that it is."""
 
     samples: NDArray[np.int64]
     latitude: Floats  # (p,) NaN: no sample tells
     longitude: Floats
-    reach_km: Floats  # (p,) how far the samples' places lie from the middle of them
 
 
 def rows(a: Aggregates, model: Model, sums: Sums, min_samples: int) -> tuple[list[Rows], float]:
@@ -53,10 +55,12 @@ def rows(a: Aggregates, model: Model, sums: Sums, min_samples: int) -> tuple[lis
     at_places, place_spread = model.at(places.latitude, places.longitude, places.country)
     by_country = _groups("country", places.country, at_places, place_spread)
     heard = a.pair_country.astype(np.int64)
-    squares = squares_near(places)
+    networks = np.count_nonzero(sums.samples.sum(axis=1) >= min_samples)
+    left = (MAP_BYTES - BYTES_A_NETWORK * networks) // BYTES_A_SQUARE
+    squares = squares_near(places, int(np.clip(left, LEAST_SQUARES, MOST_SQUARES)))
     out = [
         *_networks(a, model, sums, min_samples),
-        *_squares(model, places, squares, sums),
+        *_squares(model, squares, sums),
         _colos(a, model, sums),
         _counted(by_country, heard, sums.samples),
     ]
@@ -71,51 +75,68 @@ def rows(a: Aggregates, model: Model, sums: Sums, min_samples: int) -> tuple[lis
 
 def _networks(a: Aggregates, model: Model, sums: Sums, min_samples: int) -> list[Rows]:
     """ASN rows, and (ASN, country) rows for those that span several countries."""
-    enough = sums.samples.sum(axis=1) >= min_samples
-    home = square_of(np.nan_to_num(sums.latitude), np.nan_to_num(sums.longitude), HOME_STEP)
-    home[sums.reach_km > HOME_KM] = NOWHERE
-    home[np.isnan(sums.latitude)] = EVERYWHERE
-    asns, network, countries = np.unique(a.pair_asn, return_inverse=True, return_counts=True)
-    pairs = np.flatnonzero(enough & (countries[network] > 1) & (a.pair_country > 0))
-    finer = Rows(
-        "asn_country",
-        a.pair_asn[pairs].astype(np.uint64) << np.uint64(16) | a.pair_country[pairs],
-        model.rtt_ms[pairs], sums.samples[pairs], model.spread_ms[pairs], home[pairs].astype(np.uint16),
-    )  # fmt: skip
-    # An ASN's own cell: its countries by their share of the samples.
+    pair = a.pair_asn.astype(np.int64) << 16 | a.pair_country
+    finer = _merged("asn_country", pair, model, sums)
+    asn, country = finer.key >> np.uint64(16), finer.key & np.uint64(0xFFFF)
+    _, network, countries = np.unique(asn, return_inverse=True, return_counts=True)
+    spanning = (countries[network] > 1) & (country > 0)
+    own = _merged("asn", a.pair_asn.astype(np.int64), model, sums)
+    return [
+        Rows(part.level, *(column[kept & (part.samples.sum(axis=1) >= min_samples)] for column in part[1:]))
+        for part, kept in ((finer, spanning), (own, np.ones(len(own.key), bool)))
+    ]
+
+
+def _merged(level: str, group: Ints, model: Model, sums: Sums) -> Rows:
+    """A row for each group of places, ascending: its places by their share of the samples.
+
+    Most networks are at home around one place: then the cell says what is true there, and is for clients there. One without
+    such a home says what is true on average, for clients whose place nobody knows.
+    """
+    keys, at = np.unique(group, return_inverse=True)
     weight = np.maximum(sums.samples.sum(axis=1).astype(np.float64), 1e-9)
-    total = np.bincount(network, weight)
-    share = (weight / total[network])[:, None]
-    shape = (len(asns), model.rtt_ms.shape[1])
+    located = ~np.isnan(sums.latitude)
+    order = np.lexsort((weight, located, at))
+    main = order[
+        np.append(np.flatnonzero(np.diff(at[order])), len(order) - 1)
+    ]  # the located place with the most samples
+    apart = distance_km(sums.latitude, sums.longitude, sums.latitude[main][at], sums.longitude[main][at])
+    there = apart <= HOME_KM  # never where the place is unknown
+    total = np.bincount(at, weight * located)
+    has_home = located[main] & (np.bincount(at, weight * there) >= HOME_SHARE * total)
+    counts = np.where(has_home[at], there, 1.0) * weight
+    share = (counts / np.bincount(at, counts)[at])[:, None]
+    shape = (len(keys), model.rtt_ms.shape[1])
     rtt, variance, samples = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
-    np.add.at(rtt, network, model.rtt_ms * share)
-    np.add.at(variance, network, (model.spread_ms * share) ** 2)
-    np.add.at(samples, network, sums.samples)
-    first = np.zeros(len(asns), np.int64)
-    first[network[::-1]] = np.arange(len(network))[::-1]
-    homes = home[first]
-    apart = np.zeros(len(asns))
-    np.maximum.at(
-        apart, network,
-        np.nan_to_num(distance_km(sums.latitude, sums.longitude, sums.latitude[first[network]], sums.longitude[first[network]])),
-    )  # fmt: skip
-    homes[(apart > HOME_KM) & (homes != EVERYWHERE)] = NOWHERE
-    kept = samples.sum(axis=1) >= min_samples
-    own = Rows("asn", asns.astype(np.uint64), rtt, samples, np.sqrt(variance), homes.astype(np.uint16))
-    return [finer, Rows(own.level, *(column[kept] for column in own[1:]))]
+    np.add.at(rtt, at, model.rtt_ms * share)
+    np.add.at(variance, at, (model.spread_ms * share) ** 2)
+    np.add.at(samples, at, sums.samples)
+    square = square_of(np.nan_to_num(sums.latitude[main]), np.nan_to_num(sums.longitude[main]), HOME_STEP)
+    row, column = np.divmod(square, int(360 / HOME_STEP))
+    home = row % HOME_ROWS * HOME_COLUMNS + column % HOME_COLUMNS
+    home = np.where(has_home, home, np.where(located[main], NOWHERE, EVERYWHERE))
+    return Rows(level, keys.astype(np.uint64), rtt, samples, np.sqrt(variance), home.astype(np.uint8))
 
 
-def _squares(model: Model, places: Places, squares: Squares, sums: Sums) -> list[Rows]:
+def _squares(model: Model, squares: Squares, sums: Sums) -> list[Rows]:
     """Grid rows, and (country, square) rows where countries meet and a client's country changes the choice."""
-    rtt, spread = model.at(squares.latitude, squares.longitude, squares.country)
+    base = model.base_at(squares.latitude, squares.longitude)
+    place = model.kriging.of_place(squares.latitude, squares.longitude)
+    added = model.kriging.of_country(squares.countries)
+    rtt, spread = model.believed(base, place + model.kriging.of_country(squares.country))
     located = np.flatnonzero(~np.isnan(sums.latitude))
     own = square_of(sums.latitude[located], sums.longitude[located], squares.step)
-    grid = _counted(_rows("grid", squares.key, rtt, spread), own, sums.samples[located])
-    square, country = other_countries(places, squares)
-    other_rtt, other_spread = model.at(squares.latitude[square], squares.longitude[square], country)
-    differs = other_rtt.argmin(axis=1) != rtt[square].argmin(axis=1)
-    key = (country << COUNTRY_SHIFT | squares.key[square])[differs]
-    return [grid, _rows("country_grid", key, other_rtt[differs], other_spread[differs])]
+    out = [_counted(_rows("grid", squares.key, rtt, spread), own, sums.samples[located])]
+    first = rtt.argmin(axis=1)
+    for number, country in enumerate(squares.countries.tolist()):
+        at = np.flatnonzero(squares.reached[:, number] & (squares.country != country))
+        if not country or not len(at):
+            continue
+        here, here_spread = model.believed(base[at], place[at] + added[number])
+        told = here.argmin(axis=1) != first[at]
+        key = country << COUNTRY_SHIFT | squares.key[at[told]]
+        out.append(_rows("country_grid", key, here[told], here_spread[told]))
+    return out
 
 
 def _colos(a: Aggregates, model: Model, sums: Sums) -> Rows:
@@ -159,7 +180,7 @@ def _groups(level: str, group: Ints, rtt_ms: Floats, spread_ms: Floats) -> Rows:
 def _rows(level: str, key: Ints, rtt_ms: Floats, spread_ms: Floats) -> Rows:
     return Rows(
         level, key.astype(np.uint64), rtt_ms, np.zeros(rtt_ms.shape, np.int64), spread_ms,
-        np.full(len(key), EVERYWHERE, np.uint16),
+        np.full(len(key), EVERYWHERE, np.uint8),
     )  # fmt: skip
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from isochrone.estimation.cells import Sums, level_number, rows
 from isochrone.estimation.colos import known_colos
-from isochrone.estimation.fit import LEAST_MS, Networks, fit
+from isochrone.estimation.fit import LEAST_MS, Model, Networks, fit, refit
 from isochrone.estimation.table import LEVELS, EstimateTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from isochrone.estimation.aggregate import Aggregates
     from isochrone.estimation.physics import Floats
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from isochrone.settings import Estimation
 
 DAY = 86_400.0
+REFIT_SHARE = 0.1  # of the networks; when more of them changed, the model is fitted anew
 
 
 def estimate(
@@ -35,11 +38,35 @@ def estimate(
 
     A table of nothing but NaN in its default row when there are no samples at all.
     """
+    return estimate_again(None, aggregates, origins, settings, horizon_seconds=horizon_seconds)[0]
+
+
+class Standing(NamedTuple):
+    """What `estimate_again` knows from the last time."""
+
+    key: NDArray[np.uint64]  # (n,) of the networks' places, ascending
+    networks: Networks
+    model: Model
+
+
+def estimate_again(
+    before: Standing | None,
+    aggregates: Aggregates,
+    origins: Sequence[Origin],
+    settings: Estimation,
+    *,
+    horizon_seconds: float = 0.0,
+) -> tuple[EstimateTable, Standing | None]:
+    """As `estimate`, and what the next call wants as `before`.
+
+    Where few networks have other figures than the last time, only their beliefs are made anew, by the model that was fitted then:
+    how places and origins hang together does not change within hours. Of the same origins, or it is fitted anew.
+    """
     a, m = aggregates, len(origins)
     if a.origins != tuple(origin.id for origin in origins):
         raise ValueError("the aggregates count other origins")
     if not len(a.pair_asn):
-        return _empty(a)
+        return _empty(a), None
     shape = (len(a.pair_asn), m)
     rtt, spread = np.full(shape, np.nan), np.full(shape, np.nan)
     samples = np.zeros(shape, np.int64)
@@ -60,15 +87,17 @@ def estimate(
         ~np.isnan(a.pair_latitude),
         a.pair_country.astype(np.int64),
     )
-    model = fit(networks, origin_lat, origin_lon, age_days=horizon_seconds / DAY)
+    key, age_days = _keys(a), horizon_seconds / DAY
+    model = None if before is None else _updated(before, key, networks, origin_lat, origin_lon, age_days)
+    if model is None:
+        model = fit(networks, origin_lat, origin_lon, age_days=age_days)
     sums = Sums(
         samples,
         a.pair_latitude.astype(np.float64),
         a.pair_longitude.astype(np.float64),
-        a.pair_reach_km.astype(np.float64),
     )
     parts, grid_step = rows(a, model, sums, settings.min_samples)
-    return EstimateTable(
+    table = EstimateTable(
         origins=a.origins,
         level=np.concatenate([np.full(len(part.key), level_number(part.level), np.uint8) for part in parts]),
         key=np.concatenate([part.key for part in parts]),
@@ -81,6 +110,54 @@ def estimate(
         grid_step=grid_step,
         counts={**a.counts, "places_moved": model.moved, "values_dropped": model.dropped},
     )
+    return table, Standing(key, networks, model)
+
+
+def _keys(a: Aggregates) -> NDArray[np.uint64]:
+    """A number for each network's place, ascending: ASN, country, square (see `places`)."""
+    with np.errstate(invalid="ignore"):
+        row = np.rint((a.pair_latitude.astype(np.float64) + 90) * 100) // 200
+        column = np.rint((a.pair_longitude.astype(np.float64) + 180) * 100) // 200 % 180
+    square = np.nan_to_num(row * 180 + column + 1).astype(np.uint64)
+    network = a.pair_asn.astype(np.uint64) << np.uint64(32) | a.pair_country.astype(np.uint64) << np.uint64(
+        16
+    )
+    return np.asarray(network | square, np.uint64)
+
+
+def _updated(
+    before: Standing,
+    key: NDArray[np.uint64],
+    networks: Networks,
+    origin_lat: Floats,
+    origin_lon: Floats,
+    age_days: float,
+) -> Model | None:
+    """The model with the beliefs of changed networks made anew; None: so much is new that it has to be fitted."""
+    model = before.model
+    if not (
+        np.array_equal(model.origin_lat, origin_lat)
+        and np.array_equal(model.origin_lon, origin_lon)
+        and model.learnt.age_days == age_days
+    ):
+        return None
+    at = np.minimum(np.searchsorted(before.key, key), len(before.key) - 1)
+    known = before.key[at] == key
+    same = known & np.logical_and.reduce(
+        [
+            ((old[at] == new) | (np.isnan(old[at]) & np.isnan(new))).reshape(len(key), -1).all(axis=1)
+            for old, new in zip(before.networks, networks, strict=True)
+        ]
+    )
+    changed = np.flatnonzero(~same)
+    if len(changed) > REFIT_SHARE * len(key):
+        return None
+    prior = np.where(known[:, None], model.learnt.prior[at], np.nan)
+    rtt, spread = model.rtt_ms[at], model.spread_ms[at]
+    if len(changed):
+        found = refit(model, networks.take(changed), prior[changed])
+        rtt[changed], spread[changed], prior[changed] = found
+    return model._replace(rtt_ms=rtt, spread_ms=spread, learnt=model.learnt._replace(prior=prior))
 
 
 def _presentable(rtt_ms: Floats) -> Floats:

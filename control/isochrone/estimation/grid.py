@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isochrone.estimation.physics import EARTH_KM, Floats, Ints, unit_vectors
+from isochrone.estimation.physics import EARTH_KM, Bools, Floats, Ints, unit_vectors
 
-MAX_SQUARES = 12_000
-#: (degrees, how many squares around a place's own): the first that gives few enough squares is taken
-CHOICES = ((0.5, 2), (0.5, 1), (1.0, 1), (1.0, 0), (2.0, 0))
-COUNTRY_REACH_KM = 300.0
+LEAST_SQUARES, MOST_SQUARES = 6_000, 40_000
+#: (degrees, kilometres from a place): the first that gives few enough squares is taken
+CHOICES = ((1.0, 1000.0), (1.0, 500.0), (2.0, 1000.0), (2.0, 500.0), (2.0, 0.0), (4.0, 0.0), (10.0, 0.0))
+COUNTRY_REACH_KM = 2000.0
 CHUNK = 2048
 
 
@@ -31,6 +31,8 @@ class Squares(NamedTuple):
     latitude: Floats  # the mean of the places inside, else the middle
     longitude: Floats
     country: Ints  # of the nearest place
+    countries: Ints  # (c,) the codes that places have, ascending
+    reached: Bools  # (k, c) whether a place of that country is so near that its clients may be here
 
 
 def square_of(latitude: Floats, longitude: Floats, step: float) -> Ints:
@@ -40,11 +42,11 @@ def square_of(latitude: Floats, longitude: Floats, step: float) -> Ints:
     return row * columns + ((longitude + 180) / step).astype(np.int64) % columns
 
 
-def squares_near(places: Places) -> Squares:
-    """The squares at and around the places; finer where there are few."""
-    for step, reach in CHOICES:
-        keys = _around(places, step, reach)
-        if len(keys) <= MAX_SQUARES:
+def squares_near(places: Places, most: int) -> Squares:
+    """The squares at and around the places, at most `most` of them; finer and farther where places are few."""
+    for step, reach_km in CHOICES:
+        keys = _around(places, step, reach_km)
+        if len(keys) <= most:
             break
     rows, columns = np.divmod(keys, int(360 / step))
     own = np.searchsorted(keys, square_of(places.latitude, places.longitude, step))
@@ -56,36 +58,36 @@ def squares_near(places: Places) -> Squares:
     longitude = np.where(
         count > 0, np.bincount(own, places.longitude, len(keys)) / inside, (columns + 0.5) * step - 180
     )
-    country = np.empty(len(keys), np.int64)
-    points, known = unit_vectors(latitude, longitude), unit_vectors(places.latitude, places.longitude).T
-    for start in range(0, len(keys), CHUNK):
-        part = slice(start, start + CHUNK)
-        country[part] = places.country[(points[part] @ known).argmax(axis=1)]
-    return Squares(step, keys, latitude, longitude, country)
+    codes, near = _nearness(latitude, longitude, places)
+    reached = near > np.cos(COUNTRY_REACH_KM / EARTH_KM)
+    return Squares(step, keys, latitude, longitude, codes[near.argmax(axis=1)], codes, reached)
 
 
-def other_countries(places: Places, squares: Squares) -> tuple[Ints, Ints]:
-    """(index of the square, country) where a place of another country than the square's own is within reach."""
-    codes, code = np.unique(places.country, return_inverse=True)
-    limit = np.cos(COUNTRY_REACH_KM / EARTH_KM)
-    points, known = (
-        unit_vectors(squares.latitude, squares.longitude),
-        unit_vectors(places.latitude, places.longitude).T,
-    )
-    found = []
+def _nearness(latitude: Floats, longitude: Floats, places: Places) -> tuple[Ints, Floats]:
+    """The c countries of the places, and (k, c) the cosine of the angle to the nearest place of each."""
+    order = np.argsort(places.country, kind="stable")
+    codes, starts = np.unique(places.country[order], return_index=True)
+    known = unit_vectors(places.latitude[order], places.longitude[order]).T
+    points = unit_vectors(latitude, longitude)
+    near = np.empty((len(points), len(codes)))
     for start in range(0, len(points), CHUNK):
-        square, place = np.nonzero(points[start : start + CHUNK] @ known > limit)
-        found.append(np.unique((square + start) * len(codes) + code[place]))
-    pairs = np.concatenate(found) if found else np.zeros(0, np.int64)
-    square, country = pairs // max(1, len(codes)), codes[pairs % max(1, len(codes))]
-    other = (country != squares.country[square]) & (country > 0)
-    return square[other], country[other]
+        part = slice(start, start + CHUNK)
+        near[part] = np.maximum.reduceat(points[part] @ known, starts, axis=1)
+    return codes, near
 
 
-def _around(places: Places, step: float, reach: int) -> Ints:
+def _around(places: Places, step: float, reach_km: float) -> Ints:
     rows, columns = int(180 / step), int(360 / step)
-    row, column = np.divmod(square_of(places.latitude, places.longitude, step), columns)
-    offsets = np.arange(-reach, reach + 1)
-    near_rows = np.clip(row[:, None, None] + offsets[None, :, None], 0, rows - 1)
-    near_columns = (column[:, None, None] + offsets[None, None, :]) % columns
-    return np.unique(near_rows * columns + near_columns)
+    own = np.unique(square_of(places.latitude, places.longitude, step))
+    if not reach_km:
+        return own
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    points = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180)
+    row, column = np.divmod(own, columns)
+    known = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180).T
+    near = np.zeros(len(points), bool)
+    near[own] = True
+    for start in range(0, len(points), CHUNK):
+        part = slice(start, start + CHUNK)
+        near[part] |= (points[part] @ known).max(axis=1) > np.cos(reach_km / EARTH_KM)
+    return np.flatnonzero(near)

@@ -15,6 +15,7 @@ from isochrone.estimation.physics import KM_PER_MS, Floats
 
 DETOUR_MS_PER_KM = 0.016  # usual round-trip time to the nearest hub; light in fibre would need 0.010
 HUB_PENALTY_MS = 2.0
+MESH_NETWORKS = 20_000  # of more, one in so many is looked at: enough to see every pair of cities
 MESH_RANK = 1000  # of n networks the n/1000th smallest sum counts: one network that lies must do no harm
 BASE_MS, BASE_SLOPE = (
     5.0,
@@ -25,6 +26,7 @@ FLOOR_MS = 3.0
 
 def origin_mesh(rtt_ms: Floats, origin_km: Floats) -> Floats:
     """(m, m) round-trip time between origins in ms, from n networks' times to them (NaN: not measured)."""
+    rtt_ms = rtt_ms[:: max(1, len(rtt_ms) // MESH_NETWORKS)]
     networks, origins = rtt_ms.shape
     kth = max(1, networks // MESH_RANK) - 1
     known = np.where(np.isnan(rtt_ms), np.inf, rtt_ms)

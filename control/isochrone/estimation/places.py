@@ -1,4 +1,8 @@
-"""Which networks the samples name, and where their clients are: median coordinates, most frequent colo and continent."""
+"""Which networks the samples name, and where their clients are: median coordinates, most frequent colo and continent.
+
+A network is told apart by the squares in which it was measured. AS7018 in Dallas and AS7018 in New York are two places with
+round-trip times of their own; taken together they would look like one that is near everything.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,13 @@ if TYPE_CHECKING:
 _MEMO_BITS = 19
 _NO_PAIR = np.uint64(2**64 - 1)
 _STRAY = 0.02  # a spot with a smaller share of a network's samples says nothing of where the network is
+_SQUARE = np.uint32(200)  # hundredths of a degree
+_COLUMNS = np.uint32(180)
 _FOLD = 1 << 22  # distinct entries that may gather before they are counted together
 
 
 class PlaceTable(NamedTuple):
-    """p rows, one for each (ASN, country), ascending. `rank` leads from the numbers that `Places.add` gave to these rows."""
+    """p rows, one for each (ASN, country, square), ascending. `rank` leads from the numbers that `Places.add` gave to these rows."""
 
     rank: NDArray[np.int32]
     asn: NDArray[np.uint32]
@@ -29,12 +35,17 @@ class PlaceTable(NamedTuple):
     colo: NDArray[np.uint16]
     continent: NDArray[np.uint16]
 
+    def take(self, rows: NDArray[np.integer]) -> PlaceTable:
+        """Some of the rows; `rank` stays as it is."""
+        columns: list[Any] = [column[rows] for column in self[1:]]
+        return PlaceTable(self.rank, *columns)
+
 
 class Places:
-    """Numbers (ASN, country) pairs as they come and gathers what their samples say about their place."""
+    """Numbers (ASN, country, square) triples as they come and gathers what their samples say about their place."""
 
     def __init__(self) -> None:
-        self._known = np.zeros(0, np.uint64)  # ASN << 16 | country, ascending
+        self._known = np.zeros(0, np.uint64)  # ASN << 32 | country << 16 | square, ascending
         self._numbers = np.zeros(0, np.uint32)  # of each of them
         self._memo_key = np.full(1 << _MEMO_BITS, _NO_PAIR)
         self._memo_number = np.zeros(1 << _MEMO_BITS, np.uint32)
@@ -50,14 +61,19 @@ class Places:
         latitude: NDArray[np.float32],
         longitude: NDArray[np.float32],
     ) -> NDArray[np.uint32]:
-        """The number of each row's pair; equal pairs have equal numbers, from 0 without gaps."""
-        number = self._number(asn.astype(np.uint64) << np.uint64(16) | country)
+        """The number of each row's triple; equal ones have equal numbers, from 0 without gaps."""
         # To 0.01 degrees; the row is from 1, so that a known place is never 0. NaN becomes whatever and is replaced.
         with np.errstate(invalid="ignore"):
             row = ((latitude + np.float32(90)) * np.float32(100) + np.float32(1.5)).astype(np.uint32)
             column = ((longitude + np.float32(180)) * np.float32(100) + np.float32(0.5)).astype(np.uint32)
         spot = row << np.uint32(16) | column
-        spot[np.isnan(latitude) | np.isnan(longitude)] = 0
+        unknown = np.isnan(latitude) | np.isnan(longitude)
+        spot[unknown] = 0
+        square = (row - np.uint32(1)) // _SQUARE * _COLUMNS + column // _SQUARE % _COLUMNS + np.uint32(1)
+        square[unknown] = 0
+        number = self._number(
+            asn.astype(np.uint64) << np.uint64(32) | country.astype(np.uint64) << np.uint64(16) | square
+        )
         self._spots.add(number, spot, len(self._known))
         self._colos.add(number, colo.astype(np.uint32) << np.uint32(16) | continent, len(self._known))
         return number
@@ -102,8 +118,8 @@ class Places:
         np.maximum.at(reach, owner[share >= _STRAY], apart[share >= _STRAY])
         return PlaceTable(
             rank=rank,
-            asn=(self._known >> np.uint64(16)).astype(np.uint32),
-            country=(self._known & np.uint64(0xFFFF)).astype(np.uint16),
+            asn=(self._known >> np.uint64(32)).astype(np.uint32),
+            country=(self._known >> np.uint64(16) & np.uint64(0xFFFF)).astype(np.uint16),
             latitude=(row / 100 - 90).astype(np.float32),
             longitude=(column / 100 - 180).astype(np.float32),
             reach_km=reach.astype(np.float32),

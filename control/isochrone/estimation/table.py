@@ -31,7 +31,7 @@ class EstimateTable:
     spread_ms: NDArray[
         np.float32
     ]  # (n, m) half the width within which the estimate is believed; NaN where rtt_ms is
-    #: (n,) for networks, where they are: the cell speaks for clients near there (`latency_map.near`); None: all speak everywhere
-    home: NDArray[np.uint16] | None = None
+    #: (n,) for networks, where they are (`latency_map.home_of`): the cell speaks for clients near there (`near`); None: all speak everywhere
+    home: NDArray[np.uint8] | None = None
     grid_step: float = 0.0  # degrees; 0 when there are no grid cells
     counts: dict[str, int] = field(default_factory=dict)  # what was set aside, by reason

@@ -210,7 +210,7 @@ def _budget(cells: NDArray[np.uint64], homes: int, candidates: int, other: int) 
     pairs, asns = keys[levels == LEVELS.index("asn_country")], keys[levels == LEVELS.index("asn")]
     heads = len(np.unique((pairs & np.uint64(0xFFFF)) << np.uint64(16) | pairs >> np.uint64(32)))
     heads += len(np.unique(asns >> np.uint64(8)))
-    left = MAX_BYTES - 4 * len(cells) + len(asns) - 2 * homes - 8 * heads - other - 2048
+    left = MAX_BYTES - 4 * len(cells) + len(asns) - homes - 8 * heads - other - 2048
     return min(MAX_COLOURS, max(MIN_COLOURS, left // (5 + 4 * candidates)))
 
 
@@ -227,7 +227,7 @@ def _tolerance(coloured: Coloured) -> dict[str, Any]:
 
 def _encode(
     cells: NDArray[np.uint64],
-    homes: NDArray[np.uint16],
+    homes: NDArray[np.uint8],
     coloured: Coloured,
     origins: list[dict[str, Any]],
     grid_step: float,

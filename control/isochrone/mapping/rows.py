@@ -32,7 +32,7 @@ class Rows:
     rtt_ms: NDArray[np.float32]
     samples: NDArray[np.int32]
     spread_ms: NDArray[np.float32]
-    home: NDArray[np.uint16]  # see `latency_map.near`
+    home: NDArray[np.uint8]  # see `latency_map.near`
 
     def take(self, which: NDArray[Any]) -> Rows:
         """Some of the rows."""
@@ -60,7 +60,7 @@ def rows_of(table: EstimateTable, origins: Sequence[Origin]) -> Rows:
             rtt_ms[:, column] = np.maximum(table.rtt_ms[sort, measured], 0)
             spread_ms[:, column] = table.spread_ms[sort, measured]
             samples[:, column] = table.samples[sort, measured]
-    home = np.full(len(cells), EVERYWHERE, np.uint16) if table.home is None else table.home[sort]
+    home = np.full(len(cells), EVERYWHERE, np.uint8) if table.home is None else table.home[sort]
     return Rows(cells, rtt_ms, samples, spread_ms, home)
 
 

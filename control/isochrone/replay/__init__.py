@@ -1,0 +1,1 @@
+"""Learning a map on some samples and judging it on others."""

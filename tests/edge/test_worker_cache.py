@@ -1,0 +1,150 @@
+"""The edge's cache: one copy for all regions, and each answer with the promise of the client it is given to."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+import pytest_asyncio
+from edge_support import a_site, make_map
+
+pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
+NAMES = ("a", "b")
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["on", "off"], ids=["crossing", "no_crossing"]
+)
+async def edge(request):
+    async with a_site(*NAMES, CACHE_TTL_SECONDS="60", CROSSING=request.param) as site:
+        proved = {name: {"alt_svc": {"authority": f"{name}.origins.test:443", "ma": 60}} for name in NAMES}
+        await site.publish(make_map(NAMES, orders=[["b", "a"]], **proved))
+        yield site
+
+
+@pytest.fixture
+def site(edge):
+    edge.reset()
+    return edge
+
+
+def answer(extra=b"", body=b"kept", code=b"200 OK"):
+    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n%b\r\n%b" % (code, len(body), extra, body)
+
+
+async def twice(site, path, first=None, second=None, **kwargs):
+    """How often an origin was asked by two requests, and the second answer."""
+    await site.get(path, headers=first or {}, **kwargs)
+    await asyncio.sleep(0.1)  # the copy is kept beside the answer
+    response, body = await site.get(path, headers=second or first or {}, **kwargs)
+    return sum(len(origin.seen) for origin in site.origins.values()), response, body
+
+
+async def test_one_copy_serves_all_regions_and_each_client_gets_its_own_promise(site):
+    site.a.answer = site.b.answer = answer(b'etag: "x"\r\nalt-svc: h3=":1"\r\nserver-timing: db;dur=3\r\n')
+    response, body = await site.get("/one?x=1", {"asn": 100})
+    assert response.headers["alt-svc"].startswith('h3="a.origins.test')
+    await asyncio.sleep(0.1)
+    response, body = await site.get("/one?x=1", {"asn": 101})
+    assert (response.status, body, response.headers["etag"]) == (200, b"kept", '"x"')
+    assert response.headers.getall("alt-svc") == ['h3="b.origins.test:443"; ma=60; persist=1']
+    assert 'cache;desc="hit"' in ", ".join(response.headers.getall("server-timing"))
+    assert int(response.headers["age"]) < 10
+    assert "cache-control" not in response.headers
+    assert not [name for name in response.headers if name.lower().startswith("x-isochrone")]
+    assert (len(site.a.seen), len(site.b.seen)) == (1, 0)
+    await site.get("/one?x=2", {"asn": 100})
+    assert len(site.a.seen) == 2
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b"cache-control: private\r\n", b"cache-control: no-store\r\n", b"cache-control: max-age=60, no-cache\r\n",
+        b"cache-control: max-age=0\r\n", b"set-cookie: a=1\r\n", b"vary: *\r\n", b"vary: accept, *\r\n",
+        b"expires: Wed, 21 Oct 2020 07:28:00 GMT\r\n", b"cache-control: max-age=5\r\nage: 5\r\n",
+    ],
+)  # fmt: skip
+async def test_what_must_not_be_kept_is_not(site, extra):
+    site.a.answer = answer(extra)
+    asked, _, _ = await twice(site, f"/no/{hash(extra)}")
+    assert asked == 2
+
+
+async def test_requests_that_no_copy_may_answer(site):
+    site.a.answer = answer()
+    for n, headers in enumerate(
+        (
+            {"authorization": "Basic x"},
+            {"range": "bytes=0-1"},
+            {"cache-control": "no-cache"},
+            {"cache-control": "no-store"},
+        )
+    ):
+        assert (await twice(site, f"/r{n}", headers))[0] == 2, headers
+        site.a.seen.clear()
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert (await twice(site, f"/m{method}", method=method))[0] == 2
+        site.a.seen.clear()
+
+
+async def test_statuses(site):
+    for code, kept in (
+        (b"200 OK", True),
+        (b"203 X", True),
+        (b"301 Moved", True),
+        (b"404 No", False),
+        (b"500 No", False),
+        (b"302 Found", False),
+    ):
+        site.a.answer = answer(code=code)
+        assert (await twice(site, f"/s{code[:3].decode()}"))[0] == (1 if kept else 2), code
+        site.a.seen.clear()
+    site.a.answer = answer(b"cache-control: max-age=30\r\n", code=b"404 No")
+    asked, response, _ = await twice(site, "/s404b")
+    assert (asked, response.status, response.headers["cache-control"]) == (1, 404, "max-age=30")
+
+
+async def test_vary_is_honoured(site):
+    async def by_language(request, reader, writer):
+        writer.write(
+            answer(b"vary: Accept-Language\r\n", (request.get("accept-language") or "none").encode())
+        )
+
+    site.a.answer = by_language
+    for _ in range(3):
+        for language in ("de", "fr", "en"):
+            response, body = await site.get("/v", headers={"accept-language": language})
+            assert body == language.encode()
+            assert response.headers["vary"] == "Accept-Language"
+            await asyncio.sleep(0.1)
+    assert len(site.a.seen) == 3
+
+
+async def test_compressed_answers_pass_untouched_and_are_not_kept(site):
+    body = gzip.compress(b"hello" * 1000)
+    site.a.answer = answer(b"content-encoding: gzip\r\n", body)
+    asked, response, got = await twice(site, "/gz", {"accept-encoding": "gzip"})
+    assert (asked, got, response.headers["content-encoding"]) == (2, body, "gzip")
+
+
+async def test_a_copy_answers_when_every_origin_is_gone(site):
+    site.a.answer = answer()
+    await site.get("/kept")
+    await asyncio.sleep(0.1)
+
+    async def gone(request, reader, writer):
+        raise ConnectionResetError
+
+    site.a.answer = site.b.answer = gone
+    response, body = await site.get("/kept")
+    assert (response.status, body) == (200, b"kept")
+    told = await site.status()
+    assert told["requests"]["cache_hits"] > 0
+    assert json.dumps(told)
+
+
+async def test_off_by_default():
+    async with a_site("a") as site:
+        site.a.answer = answer(b"cache-control: max-age=60\r\n")
+        assert (await twice(site, "/off"))[0] == 2

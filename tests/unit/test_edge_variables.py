@@ -1,0 +1,187 @@
+"""The Worker's variables, its answers of its own, and what its requests share."""
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone_edge import own_endpoints
+from isochrone_edge.isolate import Isolate, protocol_of
+from isochrone_edge.latency_map import LatencyMap
+from isochrone_edge.latency_map_writer import Colour, encode
+from isochrone_edge.problem import TITLES, problem
+from isochrone_edge.variables import DEFAULTS, read
+
+
+def make(built_at, **origin):
+    entry = {"id": "a", "host": "a.test", **origin}
+    return encode(built_at=built_at, origins=[entry], palette=[Colour(((0, 1.0, 1),))], default=0, cells={})
+
+
+def variables(**values):
+    return read(values.get)
+
+
+def test_defaults():
+    got = variables()
+    assert (got.limits.budget, got.limits.each_try, got.limits.tries, got.refresh) == (2.5, 2.0, 4, 60)
+    assert (got.cache_ttl, got.hedge, got.band_ms, got.alt_svc, got.site, got.problems) == (
+        0,
+        False,
+        0,
+        "on",
+        frozenset(),
+        (),
+    )
+    assert got.limits.retry_statuses == {502, 503, 504}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(DEFAULTS)), st.one_of(st.text(max_size=20), st.integers(), st.none())
+    )
+)
+def test_whatever_stands_there_the_worker_starts(values):
+    got = variables(**values)
+    assert got.limits.budget >= 0
+    assert got.limits.tries >= 1
+    assert all(origin.host for origin in got.origins)
+
+
+def test_what_can_not_be_used_is_named_and_its_default_is_in_force():
+    got = variables(
+        BUDGET_MS="soon",
+        SITE="a b",
+        ORIGINS='[{"id": "x"}]',
+        SESSION="cookie",
+        RETRY_STATUSES="200",
+        HEDGE="yes",
+    )
+    assert len(got.problems) == 6
+    assert got.limits.budget == 2.5
+
+
+def test_sites_and_sessions():
+    assert variables(SITE="A.test, b.test:8443,").site == {"a.test", "b.test:8443"}
+    isolate = Isolate({"SESSION": "cookie:sid"}.get)
+    assert isolate.session({"cookie": "sid=1", "cf-connecting-ip": "192.0.2.1"}) == "1"
+    assert isolate.session({"cf-connecting-ip": "192.0.2.1"}) == "192.0.2.1"
+    assert Isolate({"SESSION": "header:X-Session"}.get).session({"x-session": "2"}) == "2"
+    assert Isolate({}.get).session({}) == ""
+
+
+def test_protocols():
+    assert protocol_of('[1,"DE","FRA","EU","1","2","HTTP/2"]') == "HTTP/2"
+    assert protocol_of("[]") not in ("HTTP/2", "HTTP/1.1")
+
+
+@given(st.text(max_size=20))
+def test_only_the_secret_opens(guess):
+    assert own_endpoints.opens("s3cret", f"Bearer {guess}") is (guess == "s3cret")
+    assert not own_endpoints.opens("", f"Bearer {guess}")
+
+
+@pytest.mark.parametrize("status", [*TITLES, 500, 599])
+def test_failures_say_nothing_of_the_inside(status):
+    body, fields = problem(status, "ab" * 16)
+    told = json.loads(body)
+    assert told.keys() == {"type", "title", "status", "trace_id"}
+    assert fields["content-type"] == "application/problem+json"
+    assert ("retry-after" in fields) is (status == 503)
+
+
+class Values(dict):
+    async def text(self, key):
+        return self.get(key)
+
+    data = text
+
+    def entry(self, data):
+        version = LatencyMap(data).version
+        self[version] = data
+        return {"version": version, "key": version, "sha256": hashlib.sha256(data).hexdigest()}
+
+    def publish(self, data, canary=None, share=0.0):
+        entry = self.entry(data)
+        if canary is not None:
+            entry["canary"] = {**self.entry(canary), "share": share}
+        self["map/current"] = json.dumps(entry)
+        return entry["version"]
+
+
+async def test_an_isolate_steers_by_the_newest_good_map():
+    isolate, kv = Isolate({}.get), Values()
+    assert isolate.cold()
+    kv.publish(make(1))
+    await isolate.look(kv, 0)
+    first = isolate.steering
+    assert not isolate.cold()
+    lane = isolate.lane("[]")
+    assert lane.plan.version == first.version
+    kv.publish(make(2, host="a/b"))
+    for _ in range(2):
+        await isolate.look(kv, 60)
+        assert isolate.steering is first
+        assert "refused" in isolate.problem()
+    assert isolate.snapshot.counters["damaged"] == 1
+    kv.publish(make(3))
+    await isolate.look(kv, 120)
+    assert isolate.steering is not first
+    assert isolate.problem() == ""
+    assert isolate.lane("[]").plan.version == isolate.steering.version
+
+
+async def test_a_canary_takes_its_share_and_those_who_ask():
+    isolate, kv = Isolate({}.get), Values()
+    kv.publish(make(1), make(2), 0.25)
+    await isolate.look(kv, 0)
+    canary = isolate.canary
+    assert isolate.steering_for({"x-canary": "1"}) is canary
+    assert isolate.steering_for({"x-canary": "0"}) is isolate.steering
+    on = [isolate.steering_for({"cf-connecting-ip": f"192.0.2.{n}"}) is canary for n in range(1000)]
+    assert 200 < sum(on) < 300
+    assert isolate.lane("[]") is None  # the quick way knows no sessions
+    for bad in (b"x", None):
+        kv.publish(make(1), make(3), 0.25)
+        kv[LatencyMap(make(3)).version] = bad
+        await isolate.look(kv, 60)
+        assert isolate.canary is canary
+    kv.publish(make(1))
+    await isolate.look(kv, 120)
+    assert isolate.canary is None
+    assert isolate.lane("[]") is not None
+
+
+async def test_an_origin_that_the_control_plane_finds_well_again_is_trusted():
+    isolate, kv = Isolate({}.get), Values()
+    kv.publish(make(1, state="down"))
+    await isolate.look(kv, 0)
+    for _ in range(5):
+        isolate.breaker.failed("a", 0.0)
+    kv.publish(make(2))
+    await isolate.look(kv, 60)
+    assert isolate.breaker.calm("a")
+
+
+def test_status_and_decision_are_json():
+    isolate = Isolate({"ORIGINS": '[{"id": "a", "host": "a.test"}]', "ISOCHRONE_SECRET": "x"}.get)
+    for name in ("status", "decision"):
+        status, body = own_endpoints.answer(isolate, f"/.isochrone/{name}", "asn=1", "Bearer x", 5.0)
+        assert status == 200
+        assert json.loads(body)
+    assert own_endpoints.answer(isolate, "/.isochrone/status", "", "", 5.0)[0] == 404
+
+
+def test_hosts_are_remembered_only_when_they_are_ours():
+    isolate = Isolate({"SITE": "a.test"}.get)
+    assert isolate.front("https://b.test", "b.test") is None
+    assert isolate.front("https://a.test", "b.test") is None
+    assert isolate.fronts == {}
+    assert (
+        isolate.front("https://a.test", "a.test") == '"x-forwarded-proto":"https","x-forwarded-host":"a.test"'
+    )
+    for n in range(1000):
+        isolate.front(f"https://a.test:{n}", f"a.test:{n}")
+    assert len(isolate.fronts) <= 256

@@ -1,0 +1,125 @@
+// One crossing between Python and JavaScript where rim.py would need many: reading a request, sending it within a
+// deadline, and dressing the answer cost a third this way. Nothing is decided here; rim.py does the same without this
+// module where a runtime does not offer it.
+import { waitUntil } from "cloudflare:workers";
+
+// Fields that must be looked at one by one before a request can go on: the same names as in headers.py.
+const marked = /[^\0-\x7f]|"(x-isochrone-|proxy-|content-length"|transfer-encoding"|upgrade"|expect"|te"|keep-alive"|trailer")/;
+const bound = /"connection":(?!"keep-alive")/i;
+
+/**
+ * Of a request, one line each: how plain it is, URL, method, facts and fields; the last two as JSON. Plain: 0 when its
+ * fields must be looked at, 1 when they can go on as they are, 2 when it is a GET or HEAD besides, for no URL of our own.
+ */
+export function read(request) {
+  const { url, method, headers, cf } = request;
+  const facts = cf
+    ? JSON.stringify([cf.asn, cf.country, cf.colo, cf.continent, cf.latitude, cf.longitude, cf.httpProtocol])
+    : "[]";
+  const fields = JSON.stringify(Object.fromEntries(headers));
+  let plain = marked.test(fields) || bound.test(fields) ? 0 : 1;
+  if (plain && (method === "GET" || method === "HEAD") && !url.includes("/.isochrone")) plain = 2;
+  return `${plain}\n${url}\n${method}\n${facts}\n${fields}`;
+}
+
+/**
+ * Fetches, and gives up after `ms`: an answer that has begun by then is not cut. With `abort` what is given up is let go
+ * at once, not only when the whole request ends; that costs as much as all of steering.
+ */
+function within(ms, abort, input, init) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => {
+      const late = new Error("no answer in time");
+      late.name = "TimeoutError";
+      reject(late);
+      abort?.abort(late);
+    }, ms);
+    if (abort) init.signal = abort.signal;
+    fetch(input, init).then(
+      (response) => {
+        clearTimeout(timer);
+        resolve(response);
+      },
+      (error) => {
+        clearTimeout(timer);
+        reject(error);
+      },
+    );
+  });
+}
+
+/** A request without a body; `init` as JSON. */
+export function send(url, init, ms, abort) {
+  return within(ms, abort, url, JSON.parse(init));
+}
+
+/** A request with its body, streamed: fields taken out, then fields set (JSON, both). */
+export function sendCopy(url, request, gone, ours, ms, abort) {
+  const copy = new Request(url, request);
+  for (const name of JSON.parse(gone)) copy.headers.delete(name);
+  for (const [name, value] of Object.entries(JSON.parse(ours))) copy.headers.set(name, value);
+  return within(ms, abort, copy, { redirect: "manual" });
+}
+
+let kept = [];
+let watchFrom = 0;
+let ended = () => {};
+
+/** Once: fields that no `Connection` can take away, from how many bytes on a body is watched, and who is told how it ended. */
+export function configure(names, bytes, callback) {
+  kept = JSON.parse(names);
+  watchFrom = bytes;
+  ended = callback;
+}
+
+/**
+ * An answer with our Alt-Svc (or none) in place of the origin's, Server-Timing added, and without what its Connection
+ * field names. A long body, or one of unknown length, is watched for being cut off.
+ */
+export function dress(response, altSvc, timing, origin, request) {
+  const { status } = response;
+  const body = status === 101 ? null : response.body;
+  let ours = new Response(body, response);
+  let { headers } = ours;
+  const length = headers.get("content-length");
+  // Read through a pipe, an encoded body would be decoded.
+  if (body && !(length && Number(length) < watchFrom) && !headers.has("content-encoding")) {
+    ours = new Response(watched(body, length, origin, request.signal), response);
+    headers = ours.headers;
+  }
+  if (altSvc) headers.set("alt-svc", altSvc);
+  else headers.delete("alt-svc");
+  headers.append("server-timing", timing);
+  const connection = headers.get("connection");
+  if (connection && status !== 101) unbind(headers, connection);
+  return ours;
+}
+
+/** The same, for an answer that nobody needs to look at; else undefined. */
+export function dressGood(response, altSvc, timing, origin, request) {
+  const { status } = response;
+  return status >= 200 && status < 500 && status !== 421 ? dress(response, altSvc, timing, origin, request) : undefined;
+}
+
+function unbind(headers, connection) {
+  for (const name of connection.split(",")) {
+    const field = name.trim().toLowerCase();
+    if (/^[!#$%&'*+.^_`|~0-9a-z-]+$/.test(field) && !kept.includes(field)) headers.delete(field);
+  }
+  for (const name of ["connection", "proxy-connection", "proxy-authenticate"]) headers.delete(name);
+}
+
+function watched(body, length, origin, signal) {
+  const pipe = length ? new FixedLengthStream(Number(length)) : new IdentityTransformStream();
+  const run = async () => {
+    try {
+      await body.pipeTo(pipe.writable);
+      ended(origin, true);
+    } catch {
+      await scheduler.wait(5);
+      if (!signal.aborted) ended(origin, false); // else it was the client who left
+    }
+  };
+  waitUntil(run());
+  return pipe.readable;
+}
