@@ -1,5 +1,8 @@
 """The edge's share of a request: this Worker beside a bare Python forwarder and a bare JavaScript one, alternating.
 
+Also: what the stages of a request cost (CPU time of workerd, in a loop inside one request), and how much longer than an
+empty Python Worker this one takes to start.
+
 .venv/bin/python bench/edge.py [--json] [--quick]
 """
 
@@ -7,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
+import shutil
 import statistics
+import tempfile
+import urllib.parse
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,16 +23,24 @@ import aiohttp
 
 from _load import load, median_ratio
 from _machine import bar, machine
+from _origins import NAMESPACE, publish, put
 from isochrone.lab.local_edge import EdgeOrigin, LocalEdge
-from isochrone_edge.latency_map import LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
 
 HERE = Path(__file__).parent
-NAMESPACE = "0" * 32
 CF = {
     "asn": 3320, "country": "DE", "colo": "FRA", "continent": "EU", "latitude": "50.11", "longitude": "8.68",
     "city": "Frankfurt", "httpProtocol": "HTTP/2", "tlsVersion": "TLSv1.3", "clientTcpRtt": 9,
 }  # fmt: skip
+REQUEST = (
+    f"GET /hello?x=1 HTTP/1.1\r\nhost: www.example.test\r\nMF-CF-Blob: {json.dumps(CF)}\r\nuser-agent: Mozilla/5.0 (X11; Linux)\r\n"
+    "accept: */*\r\naccept-encoding: gzip, br\r\naccept-language: de\r\ncookie: session=0123456789abcdef\r\n\r\n"
+).encode()
+WORKERS = {
+    "isochrone": None,
+    "bare_python": HERE / "workers/bare.py",
+    "bare_javascript": HERE / "workers/bare.mjs",
+}
 
 
 async def fixed_origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,59 +74,37 @@ def large_map() -> bytes:
     return encode(built_at=1.0, origins=origins, palette=palette, default=0, cells={"asn": asns})
 
 
-async def publish(edge: LocalEdge, session: aiohttp.ClientSession, data: bytes) -> None:
-    """Write the map and its manifest into the edge's KV."""
-    version = LatencyMap(data).version
-    manifest = {"version": version, "key": f"map/{version}", "sha256": hashlib.sha256(data).hexdigest()}
-    for key, value in ((f"map%2F{version}", data), ("map%2Fcurrent", json.dumps(manifest).encode())):
-        form = aiohttp.FormData()
-        form.add_field("value", value, filename="value")
-        form.add_field("metadata", "{}")
-        url = aiohttp.client.URL(
-            f"{edge.kv_api}/storage/kv/namespaces/{NAMESPACE}/values/{key}", encoded=True
-        )
-        async with session.put(url, data=form) as response:
-            response.raise_for_status()
-
-
 async def measure(rounds: int, count: int) -> dict[str, Any]:
     """All three Workers, in turn, round after round."""
     async with AsyncExitStack() as stack:
         server = await asyncio.start_server(fixed_origin, "127.0.0.1", 0)
         stack.callback(server.close)
         origins = {"one.origins.test": EdgeOrigin(address=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")}
-        mains = {
-            "isochrone": None,
-            "bare_python": HERE / "workers/bare.py",
-            "bare_javascript": HERE / "workers/bare.mjs",
-        }
         edges = {}
-        for name, main in mains.items():
+        for name, main in WORKERS.items():
             edges[name] = await stack.enter_async_context(
                 LocalEdge(main=main, kv_namespaces={"LATENCY_MAP": NAMESPACE}, origins=origins)
             )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await publish(edges["isochrone"], session, large_map())
-        request = (
-            f"GET /hello?x=1 HTTP/1.1\r\nhost: www.example.test\r\nMF-CF-Blob: {json.dumps(CF)}\r\n\r\n"
-        ).encode()
         ports = {name: int(edge.url.rpartition(":")[2]) for name, edge in edges.items()}
         async with session.get(edges["isochrone"].url, headers={"MF-CF-Blob": json.dumps(CF)}) as response:
             if "asn:measured" not in response.headers["server-timing"]:
                 raise RuntimeError(f"the map is not in use: {response.headers['server-timing']}")
         for port in ports.values():
-            await load(port, request, connections=4, count=count)
+            await load(port, REQUEST, connections=4, count=2 * count)
         figures: dict[str, Any] = {}
         for connections in (1, 16):
             raw: dict[str, dict[str, list[float]]] = {
-                name: {"p50": [], "p99": [], "rate": []} for name in edges
+                name: {"p50": [], "p99": [], "rate": [], "cpu_us": []} for name in edges
             }
             for turn in range(rounds):
-                names = list(edges) if turn % 2 else list(edges)[::-1]
-                for name in names:
-                    result = await load(ports[name], request, connections=connections, count=count)
+                for name in list(edges) if turn % 2 else list(edges)[::-1]:
+                    before = cpu_us(edges[name].pid)
+                    result = await load(ports[name], REQUEST, connections=connections, count=count)
                     if result.failed:
                         raise RuntimeError(f"{name}: {result.failed} of {count} requests failed")
+                    raw[name]["cpu_us"].append((cpu_us(edges[name].pid) - before) / count)
                     raw[name]["p50"].append(result.quantile(0.5))
                     raw[name]["p99"].append(result.quantile(0.99))
                     raw[name]["rate"].append(result.rate)
@@ -121,13 +112,72 @@ async def measure(rounds: int, count: int) -> dict[str, Any]:
         return figures
 
 
+def cpu_us(pid: int) -> float:
+    """CPU time of a process and its threads so far, in microseconds (Linux)."""
+    return (
+        sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e3
+    )
+
+
+async def measure_stages(count: int) -> dict[str, float]:
+    """Microseconds of CPU time a stage, the best of three loops."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "worker"
+        shutil.copytree(
+            HERE.parent / "worker", root, ignore=shutil.ignore_patterns("__pycache__", "entry.py")
+        )
+        shutil.copy(HERE / "workers/stages.py", root)
+        async with (
+            LocalEdge(main=root / "stages.py", kv_namespaces={"LATENCY_MAP": NAMESPACE}) as edge,
+            aiohttp.ClientSession() as session,
+        ):
+            await put(edge, session, "map", large_map())
+
+            async def run(query: str) -> str:
+                headers = {
+                    "MF-CF-Blob": json.dumps(CF),
+                    "accept-language": "de",
+                    "cookie": "session=0123456789abcdef",
+                }
+                async with session.get(f"{edge.url}/{query}", headers=headers) as response:
+                    response.raise_for_status()
+                    return await response.text()
+
+            costs = {}
+            for name in json.loads(await run("")):
+                query = f"?stage={urllib.parse.quote_plus(name)}&n="
+                loops = []
+                for _ in range(3):
+                    before = cpu_us(edge.pid)
+                    await run(query + "1")
+                    between = cpu_us(edge.pid)
+                    await run(query + str(count + 1))
+                    loops.append((cpu_us(edge.pid) - between - (between - before)) / count)
+                costs[name] = round(min(loops), 2)
+            return costs
+
+
+async def measure_boot(rounds: int) -> dict[str, list[int]]:
+    """Milliseconds from the start of Node until a request would be answered, alternating."""
+    boots: dict[str, list[int]] = {"isochrone": [], "empty_python": []}
+    for _ in range(rounds + 1):
+        for name, main in (("isochrone", None), ("empty_python", HERE / "workers/empty.py")):
+            async with LocalEdge(main=main, kv_namespaces={"LATENCY_MAP": NAMESPACE}) as edge:
+                boots[name].append(edge.ready_ms)
+    return {name: values[1:] for name, values in boots.items()}  # the first ones fill caches
+
+
 def main() -> None:
     """Measure, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    figures = asyncio.run(measure(*((3, 600) if arguments.quick else (11, 2000))))
+    figures = asyncio.run(measure(*((6, 300) if arguments.quick else (40, 500))))
+    stages = asyncio.run(measure_stages(500 if arguments.quick else 4000))
+    boots = asyncio.run(measure_boot(3 if arguments.quick else 9))
     bars, medians = [], {}
     for level, raw in figures.items():
         medians[level] = {
@@ -139,8 +189,17 @@ def main() -> None:
             ("rate", 0.90, "higher"),
         ):
             ratio = median_ratio(raw["isochrone"][figure], raw["bare_python"][figure])
-            bars.append(bar(f"{level}_{figure}_ratio", ratio, limit, better))
-    document = {"benchmark": "edge", "machine": machine(), "medians_ms": medians, "bars": bars}
+            bars.append(bar(f"edge_{level}_{figure}_ratio", ratio, limit, better))
+    extra = statistics.median(boots["isochrone"]) - statistics.median(boots["empty_python"])
+    bars.append(bar("edge_boot_extra_ms", extra, 100))
+    document = {
+        "benchmark": "edge",
+        "machine": machine(),
+        "medians": medians,
+        "stages_us": stages,
+        "boot_ms": boots,
+        "bars": bars,
+    }
     print(json.dumps(document, indent=None if arguments.json else 2))
 
 

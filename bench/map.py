@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import numpy as np
@@ -42,8 +42,17 @@ LOADS, LOOKUPS = 50, 200  # a request: processor time is told in steps of 10 ms
 HERE = Path(__file__).parent
 
 
-def run(command: list[str]) -> tuple[float, float, str]:
-    """Wall-clock seconds, the greatest resident memory in MB, and the output of a process."""
+class Ran(NamedTuple):
+    """A process that has ended."""
+
+    seconds: float  # by the clock on the wall
+    cpu_seconds: float  # of all its threads
+    memory_mb: float  # the greatest resident set
+    output: str
+
+
+def run(command: list[str]) -> Ran:
+    """Run it to its end."""
     with tempfile.TemporaryFile("w+") as output:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=output)
@@ -53,7 +62,7 @@ def run(command: list[str]) -> tuple[float, float, str]:
         if process.returncode:
             raise RuntimeError(f"{command[:3]} ended with {process.returncode}")
         output.seek(0)
-        return seconds, usage.ru_maxrss / 1024, output.read()
+        return Ran(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output.read())
 
 
 def build(folder: Path, samples: list[Path], scale: Scale) -> dict[str, Any]:
@@ -69,11 +78,14 @@ def build(folder: Path, samples: list[Path], scale: Scale) -> dict[str, Any]:
         str(folder / "origins.csv"),
     ]
     command += ["--out", str(folder / "built.map"), "--now", str(scale.now), "--samples", *map(str, samples)]
-    seconds, memory, output = run(command)
-    report = json.loads(output)
+    load = os.getloadavg()[0]
+    ran = run(command)
+    report = json.loads(ran.output)
     return {
-        "seconds": round(seconds, 2),
-        "peak_memory_mb": round(memory, 1),
+        "seconds": round(ran.seconds, 2),
+        "cpu_seconds": round(ran.cpu_seconds, 2),
+        "load_before": round(load, 2),
+        "peak_memory_mb": round(ran.memory_mb, 1),
         "samples": report["samples"]["used"],
         **{name: report[name] for name in ("bytes", "colours", "cells", "tolerance")},
     }
@@ -92,11 +104,12 @@ def rebuild(scale: Scale) -> dict[str, Any]:
     built = build_map(table, origins, settings=steering, now=scale.now)
     first = time.perf_counter() - began
     random = np.random.default_rng(7)
+    cpu: list[float] = []
     now, changed = scale.now, []
     for _ in range(REBUILDS):
         now += settings.interval_seconds
         fresh = _news(world, random, now)
-        laps = [time.perf_counter()]
+        laps, cpu_before = [time.perf_counter()], time.process_time()
         running.advance(now)
         running.add(fresh)
         counted = running.aggregates()
@@ -105,13 +118,14 @@ def rebuild(scale: Scale) -> dict[str, Any]:
         laps.append(time.perf_counter())
         built = build_map(table, origins, settings=steering, now=now, previous=LatencyMap(built.data))
         laps.append(time.perf_counter())
+        cpu.append(round(time.process_time() - cpu_before, 2))
         changed.append(built.report.changed)
         names = ("aggregate", "estimate", "build")
         steps = {name: round(b - a, 2) for name, a, b in zip(names, laps, laps[1:], strict=False)}
         times.append({**steps, "all": round(laps[-1] - laps[0], 2)})
     return {
         "first_seconds": round(first, 2), "each": times, "new_samples": len(fresh), "first_choices_changed": changed,
-        "seconds": statistics.median(lap["all"] for lap in times), "bytes": len(built.data),
+        "seconds": statistics.median(lap["all"] for lap in times), "bytes": len(built.data), "cpu_seconds_each": cpu,
     }  # fmt: skip
 
 
@@ -224,8 +238,13 @@ def main() -> None:
         built = build(folder, samples, scale)
         data = (folder / "built.map").read_bytes()
     command = [sys.executable, __file__, "--rebuild", *(["--quick"] if arguments.quick else [])]
-    _, memory, output = run(command)
-    rebuilt = {**json.loads(output), "peak_memory_mb": round(memory, 1)}
+    load = os.getloadavg()[0]
+    ran = run(command)
+    rebuilt = {
+        **json.loads(ran.output),
+        "peak_memory_mb": round(ran.memory_mb, 1),
+        "load_before": round(load, 2),
+    }
     edge = asyncio.run(at_the_edge(data, clients(world), 3 if arguments.quick else 9))
     bars = [
         bar("build_seconds", built["seconds"], 60.0),

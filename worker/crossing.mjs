@@ -6,10 +6,12 @@ import { waitUntil } from "cloudflare:workers";
 // Fields that must be looked at one by one before a request can go on: the same names as in headers.py.
 const marked = /[^\0-\x7f]|"(x-isochrone-|proxy-|content-length"|transfer-encoding"|upgrade"|expect"|te"|keep-alive"|trailer")/;
 const bound = /"connection":(?!"keep-alive")/i;
+const continued = /"(via|traceparent|cf-connecting-ip)":/;
 
 /**
  * Of a request, one line each: how plain it is, URL, method, facts and fields; the last two as JSON. Plain: 0 when its
- * fields must be looked at, 1 when they can go on as they are, 2 when it is a GET or HEAD besides, for no URL of our own.
+ * fields must be looked at, 1 when they can go on as they are, 2 when it is a GET or HEAD besides, for no URL of our own,
+ * 3 when nothing in them must be continued besides.
  */
 export function read(request) {
   const { url, method, headers, cf } = request;
@@ -18,7 +20,9 @@ export function read(request) {
     : "[]";
   const fields = JSON.stringify(Object.fromEntries(headers));
   let plain = marked.test(fields) || bound.test(fields) ? 0 : 1;
-  if (plain && (method === "GET" || method === "HEAD") && !url.includes("/.isochrone")) plain = 2;
+  if (plain && (method === "GET" || method === "HEAD") && !url.includes("/.isochrone")) {
+    plain = continued.test(fields) ? 2 : 3;
+  }
   return `${plain}\n${url}\n${method}\n${facts}\n${fields}`;
 }
 

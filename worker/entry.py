@@ -32,6 +32,7 @@ from workers import Response, WorkerEntrypoint
 
 _NO_PLAN = Plan((), "none")
 _BODYLESS = ("GET", "HEAD")
+_UNKNOWN = ("\n", "")  # a host that has not been seen: no field has a line end in it
 _rim: Rim | None = None
 
 
@@ -46,41 +47,38 @@ class Default(WorkerEntrypoint):
             _rim = Rim(self.env)
         rim, isolate, js_request = _rim, _rim.isolate, request.js_object
         isolate.counters["requests"] += 1
-        read = rim.read(js_request)
-        first = None
+        read, first = rim.read(js_request), None
         try:
-            if isolate.snapshot.claim(began) or isolate.cold():
-                await self._refresh(isolate)
+            if began >= isolate.snapshot.next_look or isolate.steering.map is None:
+                await self._refresh(isolate, began)
             # The quick way, that of nearly all requests: its first candidate answers, and nothing is out of the ordinary.
             # All in one function, since each line that a request runs through costs it about a microsecond.
             plain, url, method, facts, fields = read
-            if plain == "2":
-                end = url.find("/", 8)
-                front = isolate.fronts.get(url[:end])
-                lane = isolate.lanes[facts] if facts in isolate.lanes else isolate.lane(facts)
-                if (
-                    front is not None
-                    and front[0] in fields
-                    and lane is not None
-                    and isolate.breaker.calm(lane.origin.id)
-                ):
-                    ours = lane.added(fields, begun(getrandbits(192)), front[1])
-                    if ours is not None:
-                        init = f'{{"method":"{method}","redirect":"manual","headers":{fields[:-1]},{ours}}}}}'
+            lane = isolate.lane(facts) if plain > "1" else None
+            if lane is not None and isolate.breaker.calm(lane.origin.id):
+                origin, end = lane.origin, url.find("/", 8)
+                host, front = isolate.fronts.get(url[:end], _UNKNOWN)
+                if host in fields:
+                    parent = begun(getrandbits(192))
+                    ours = f'{lane.head}"traceparent":"{parent}",{front}'
+                    if plain == "2":
+                        ours = lane.added(fields, parent, front)
+                    init = f'{{"method":"{method}","redirect":"manual","headers":{fields[:-1]},{ours}}}}}'
+                    if ours:
                         asked = time()
                         try:
-                            response = first = await rim.send(lane.base + url[end:], init, isolate.first_ms)
+                            answer = await rim.send(lane.base + url[end:], init, isolate.first_ms)
                         except Exception as error:  # noqa: BLE001 - the long way knows what it means
-                            first = error
+                            first = origin, error
                         else:
-                            now = time()
-                            waited = now - asked
+                            first = origin, answer
+                            waited = time() - asked
                             if waited < isolate.variables.slow:
                                 alt_svc = lane.alt_svc
                                 if alt_svc is None:
-                                    alt_svc = lane.steering.promise(lane.origin, now)
+                                    alt_svc = lane.steering.promise(origin, asked + waited)
                                 timing = f"{lane.timing}{waited * 1000:.1f}, edge;dur={(asked - began) * 1000:.1f}{lane.reason}"
-                                good = rim.dress_good(response, alt_svc, timing, lane.origin.id, js_request)
+                                good = rim.dress_good(answer, alt_svc, timing, origin.id, js_request)
                                 if good is not None:
                                     return good
             return await Request(rim, self.ctx, js_request, read, began, first).answer()
@@ -88,8 +86,10 @@ class Default(WorkerEntrypoint):
             print(traceback.format_exc())
             return Request(rim, self.ctx, js_request, read, began).fail(500, f"edge:{type(error).__name__}")
 
-    async def _refresh(self, isolate: Isolate) -> None:
+    async def _refresh(self, isolate: Isolate, now: float) -> None:
         """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long."""
+        if not (isolate.snapshot.claim(now) or isolate.cold()):
+            return
         look = asyncio.ensure_future(isolate.look(WorkersKV(self.env.LATENCY_MAP), time()))
         self.ctx.waitUntil(look)
         wait = isolate.variables.cold_wait
@@ -112,7 +112,7 @@ class Request:
         # The URL is never normalised: scheme, Host field and target, put together.
         self.url, self.end = url, url.find("/", 8)
         self.path = url[self.end :]
-        #: what came of the first try, when the quick way has made it: an answer or an error
+        #: the origin that the quick way has asked, and what came of it: an answer or an error
         self.first = first
         self.plan, self.front, self._headers, self._trace = _NO_PLAN, "", None, None
         #: a request without a body is made anew from JSON, which is cheaper than a copy; a plain one from this very text
@@ -195,6 +195,7 @@ class Request:
             limits=limits,
             hedging=isolate.hedging,
             began=self.began,
+            first=self.first[0] if self.first else None,
         )
 
     def ours(self, origin: Origin) -> str:

@@ -25,7 +25,7 @@ from isochrone_edge.isolate import Isolate
 from isochrone_edge.steer import Origin
 from workers import import_from_javascript
 
-WATCH_BYTES = 65536  # a shorter answer comes in one piece with its head: it isn't watched for being cut off
+WATCH_BYTES = 16384  # a shorter answer comes in one piece with its head: it isn't watched for being cut off
 _PENDING = 4096
 _FACTS = ("asn", "country", "colo", "continent", "latitude", "longitude", "httpProtocol")
 
@@ -120,10 +120,10 @@ class Sender:
         """Status and answer of the origin, or Unreachable, or TimeoutError after `seconds`."""
         rim, request = self.rim, self.request
         if request.first is not None:  # the quick way has been here already
-            first, request.first = request.first, None
-            if isinstance(first, BaseException):
-                raise failure_of(first)
-            return checked(first)
+            (_, outcome), request.first = request.first, None
+            if isinstance(outcome, BaseException):
+                raise failure_of(outcome)
+            return checked(outcome)
         url = "https://" + origin.host + request.path
         ours = request.ours(origin)  # members of a JSON object
         # What is given up goes on until this request ends, unless it can be aborted; that costs as much as all of

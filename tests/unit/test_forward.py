@@ -138,6 +138,17 @@ async def test_the_budget_runs_from_when_the_request_came():
     assert (done.status, done.reason, done.tries) == (504, "deadline", 2)
 
 
+async def test_an_origin_that_was_asked_already_comes_first_whatever_the_breaker_says():
+    breaker, world = Breaker(), World(b=(0.01, "refused"))
+    for _ in range(FAILURES):
+        breaker.failed("b", 100.0)
+    done = await forward(
+        ORIGINS, world.send, repeatable=lambda sent: True, breaker=breaker, clock=world.clock, limits=Limits(),
+        first=ORIGINS[1],
+    )  # fmt: skip
+    assert (world.sent, done.origin.id, done.tries) == (["b", "a"], "a", 2)
+
+
 def test_failures_of_requests_that_were_under_way_do_not_lengthen_an_ejection():
     breaker = Breaker()
     for _ in range(40):

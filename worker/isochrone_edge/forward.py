@@ -62,6 +62,7 @@ async def forward(
     limits: Limits,
     hedging: Hedging | None = None,
     began: float | None = None,
+    first: Origin | None = None,
 ) -> Forwarded:
     """The first answer along `origins`.
 
@@ -76,12 +77,16 @@ async def forward(
         limits: budget, tries, and the statuses that count as failures.
         hedging: None: one origin at a time.
         began: when the budget began to run; None: now.
+        first: the origin that must be asked first, whatever the breaker has learned meanwhile: it has been already,
+            and `send` knows what came of it.
     """
     now = clock()
     began = now if began is None else began
     if breaker.any_ejected():
         by_id = {origin.id: origin for origin in origins}
         origins = [by_id[name] for name in breaker.order(by_id, now, trial=repeatable(True))]
+    if first is not None:
+        origins = [first, *(origin for origin in origins if origin.id != first.id)]
     candidates = list(origins[: limits.tries])
     if hedging is not None:
         hedging.bucket.earn()

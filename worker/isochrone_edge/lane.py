@@ -12,7 +12,7 @@ from .steer import Plan, Steering
 class Lane:
     """A plan's first candidate, with the texts that go to it and to the client, as far as they are always the same."""
 
-    __slots__ = ("_head", "alt_svc", "base", "origin", "plan", "reason", "steering", "timing")
+    __slots__ = ("alt_svc", "base", "head", "origin", "plan", "reason", "steering", "timing")
 
     def __init__(self, steering: Steering, plan: Plan, protocol: str) -> None:
         origin = plan.origins[0]
@@ -26,7 +26,7 @@ class Lane:
             f'colour;desc="{plan.colour}", map;desc="{plan.version}", origin;desc="{origin.id}";dur='
         )
         self.reason = f', tries;desc="1", reason;desc="{plan.reason}"'
-        self._head = (
+        self.head = (
             f'"x-isochrone-colour":"{plan.colour}","x-isochrone-origin":"{origin.id}","x-isochrone-map":"{plan.version}",'
             f'"via":"{via(None, protocol)}","tracestate":"isochrone=colour:{plan.colour};map:{plan.version}",'
         )
@@ -45,5 +45,5 @@ class Lane:
         if client:
             listed = forwarded_for(client, peek(text, "x-forwarded-for"))
             if listed:
-                return f'{self._head}"traceparent":"{parent}",{front},"x-forwarded-for":{dumps(listed)}'
-        return f'{self._head}"traceparent":"{parent}",{front}'
+                return f'{self.head}"traceparent":"{parent}",{front},"x-forwarded-for":{dumps(listed)}'
+        return f'{self.head}"traceparent":"{parent}",{front}'

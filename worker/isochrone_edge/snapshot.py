@@ -35,22 +35,22 @@ class Snapshot:
         self.looked_at = 0.0  # the last good look
         self.problem = ""  # why the last look at KV brought nothing, "" when it was good
         self.counters = {"looks": 0, "loads": 0, "missing": 0, "damaged": 0, "unreachable": 0}
-        self._next_look = 0.0
+        self.next_look = 0.0  # no request needs to claim before
         self._looked = False
 
     def claim(self, now: float) -> bool:
         """True for the one request that shall refresh now. Taken at once, so that no other request does too."""
-        if self._looked and now < self._next_look:
+        if self._looked and now < self.next_look:
             return False
         self._looked = True
-        self._next_look = now + min(GIVE_UP_SECONDS, self.refresh_seconds)
+        self.next_look = now + min(GIVE_UP_SECONDS, self.refresh_seconds)
         return True
 
     async def refresh(self, kv: KV, now: float) -> None:
         """Look at the manifest; load the maps it names when they are others. Never raises: the last good map stays."""
         self.counters["looks"] += 1
         # Spread over 0.9 to 1.1 intervals, so that isolates do not look in step.
-        self._next_look = now + self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
+        self.next_look = now + self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
         self.problem = ""
         manifest: Any = None
         try:

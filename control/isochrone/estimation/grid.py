@@ -82,9 +82,10 @@ def _around(places: Places, step: float, reach_km: float) -> Ints:
     if not reach_km:
         return own
     row, column = np.divmod(np.arange(rows * columns), columns)
-    points = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180)
+    # Single precision tells 3 km from nothing: enough for a reach of hundreds.
+    points = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180).astype(np.float32)
     row, column = np.divmod(own, columns)
-    known = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180).T
+    known = unit_vectors((row + 0.5) * step - 90, (column + 0.5) * step - 180).T.astype(np.float32)
     near = np.zeros(len(points), bool)
     near[own] = True
     for start in range(0, len(points), CHUNK):

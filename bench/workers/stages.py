@@ -1,0 +1,81 @@
+"""The stages of a request one by one, for `bench/edge.py`: each is run n times inside one request, and timed from outside.
+
+Mounted beside worker/'s own files. `?stage=NAME&n=COUNT`; without a name, the list of names.
+"""
+
+from json import dumps
+from random import getrandbits
+from time import time
+from urllib.parse import parse_qs, urlsplit
+
+from js import Response as JsResponse
+
+from isochrone_edge.breaker import Breaker
+from isochrone_edge.forward import Limits, forward
+from isochrone_edge.latency_map import Facts
+from isochrone_edge.steer import Steering
+from isochrone_edge.trace import begun
+from rim import Rim, dressed
+from workers import WorkerEntrypoint
+
+_rim: Rim | None = None
+
+
+class Default(WorkerEntrypoint):
+    async def fetch(self, request):
+        global _rim  # noqa: PLW0603
+        if _rim is None:
+            _rim = Rim(self.env)
+        rim, isolate, js_request = _rim, _rim.isolate, request.js_object
+        if isolate.steering.map is None:
+            data = await self.env.LATENCY_MAP.get("map", "arrayBuffer")
+            isolate.steering = Steering(_latency_map(data))
+        _, url, method, facts, fields = rim.read(js_request)
+        lane, steering = isolate.lane(facts), isolate.steering
+        front = isolate.front(url[: url.find("/", 8)], "x")
+        plan, breaker, limits = lane.plan, Breaker(), Limits()
+        init = f'{{"method":"{method}","redirect":"manual","headers":{fields[:-1]},{lane.added(fields, begun(1), front)}}}}}'
+        response, client = JsResponse.new(None), Facts(3320, "DE", "FRA", "EU", 50.1, 8.7)
+
+        async def send(origin, seconds):
+            return 200, None
+
+        stages = {
+            "read a request (one crossing)": lambda: rim.read(js_request),
+            "the same in many crossings": lambda: _slowly(rim, js_request),
+            "map look-up, facts to colour": lambda: steering.map.find(client),
+            "plan, remembered by facts": lambda: isolate.lane(facts),
+            "trace and fields for the origin": lambda: lane.added(fields, begun(getrandbits(192)), front),
+            "fields into JavaScript (parse)": lambda: rim.parse(init),
+            "dress an answer (one crossing)": lambda: dressed(
+                rim, self.ctx, js_request, response, 200, "clear", "a;dur=1", "o"
+            ),
+            "clock": time,
+        }
+        asked = parse_qs(urlsplit(url).query)
+        if "stage" not in asked:
+            return JsResponse.new(dumps([*stages, "along the candidates (forward)"]))
+        count, stage = int(asked["n"][0]), stages.get(asked["stage"][0])
+        if stage is not None:
+            for _ in range(count):
+                stage()
+        else:
+            for _ in range(count):
+                await forward(
+                    plan.origins, send, repeatable=lambda _: True, breaker=breaker, clock=time, limits=limits
+                )
+        return JsResponse.new("done")
+
+
+def _slowly(rim, js_request):
+    crossing, rim.crossing = rim.crossing, None
+    try:
+        rim.read(js_request)
+    finally:
+        rim.crossing = crossing
+
+
+def _latency_map(data):
+    from isochrone_edge.latency_map import LatencyMap
+
+    return LatencyMap(data.tobytes() if isinstance(data, memoryview) else data.to_bytes())
