@@ -70,8 +70,13 @@ async def test_an_injected_delay_is_measured(good):
 
 
 async def test_a_lost_initial_does_not_lengthen_the_sample(good):
-    async with quic_server(good) as (port, _), relay(port, drops=[0]) as through:
-        result = await probe(through)
+    for _ in range(
+        5
+    ):  # a busy machine may be so late that more is sent again: then there is rightly no sample
+        async with quic_server(good) as (port, _), relay(port, drops=[0]) as through:
+            result = await probe(through)
+        if result.outcome is Outcome.OK:
+            break
     assert result.outcome is Outcome.OK
     assert result.phases["first_answer"] > 600  # sent again after twice the initial RTT
     assert result.rtt_ms == result.phases["confirmation"]
