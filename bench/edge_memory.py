@@ -41,7 +41,10 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if b"transfer-encoding: chunked" in head:
                 while size := int(await reader.readline(), 16):
                     while size > 0:
-                        size -= len(await reader.read(min(size, 1 << 20)))
+                        chunk = await reader.read(min(size, 1 << 20))
+                        if not chunk:
+                            return
+                        size -= len(chunk)
                     await reader.readline()
                 await reader.readline()
             elif b"content-length: " in head:

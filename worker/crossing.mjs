@@ -28,16 +28,24 @@ export function read(request) {
 
 /**
  * Fetches, and gives up after `ms`: an answer that has begun by then is not cut. With `abort` what is given up is let go
- * at once, not only when the whole request ends; that costs as much as all of steering.
+ * at once, not only when the whole request ends; that costs as much as all of steering. `moving`, if there is one, says
+ * when the request's body last moved: the clock stands still for as long as it does.
  */
-function within(ms, abort, input, init) {
+function within(ms, abort, input, init, moving) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      const late = new Error("no answer in time");
-      late.name = "TimeoutError";
-      reject(late);
-      abort?.abort(late);
-    }, ms);
+    let timer;
+    const late = () => {
+      const left = moving ? moving.at + ms - Date.now() : 0;
+      if (left > 0) {
+        timer = setTimeout(late, left);
+        return;
+      }
+      const error = new Error("no answer in time");
+      error.name = "TimeoutError";
+      reject(error);
+      abort?.abort(error);
+    };
+    timer = setTimeout(late, ms);
     if (abort) init.signal = abort.signal;
     fetch(input, init).then(
       (response) => {
@@ -57,12 +65,52 @@ export function send(url, init, ms, abort) {
   return within(ms, abort, url, JSON.parse(init));
 }
 
-/** A request with its body, streamed: fields taken out, then fields set (JSON, both). */
-export function sendCopy(url, request, gone, ours, ms, abort) {
-  const copy = new Request(url, request);
+/**
+ * A request with its body, streamed: fields taken out, then fields set (JSON, both). With `timed` its body takes all the
+ * time it needs, as long as it moves.
+ */
+export function sendCopy(url, request, gone, ours, ms, timed, abort) {
+  let copy;
+  let moving;
+  if (timed && request.body) {
+    moving = { at: Date.now() };
+    const { method, headers, signal } = request;
+    const body = passed(request.body, headers.get("content-length"), moving);
+    copy = new Request(url, { method, headers, signal, body, redirect: "manual" });
+  } else {
+    copy = new Request(url, request);
+  }
   for (const name of JSON.parse(gone)) copy.headers.delete(name);
   for (const [name, value] of Object.entries(JSON.parse(ours))) copy.headers.set(name, value);
-  return within(ms, abort, copy, { redirect: "manual" });
+  return within(ms, abort, copy, { redirect: "manual" }, moving);
+}
+
+const CHUNK = 65536;
+
+/** A body handed on chunk by chunk, none held back; `moving.at` is when the last one went. */
+function passed(body, length, moving) {
+  const pipe = length ? new FixedLengthStream(Number(length)) : new IdentityTransformStream();
+  const reader = body.getReader({ mode: "byob" });
+  const writer = pipe.writable.getWriter();
+  const run = async () => {
+    try {
+      let buffer = new ArrayBuffer(CHUNK);
+      for (;;) {
+        const { done, value } = await reader.read(new Uint8Array(buffer));
+        moving.at = Date.now();
+        if (done) break;
+        await writer.write(value);
+        moving.at = Date.now();
+        buffer = value.buffer.byteLength === CHUNK ? value.buffer : new ArrayBuffer(CHUNK);
+      }
+      await writer.close();
+    } catch (error) {
+      reader.cancel(error).catch(() => {});
+      writer.abort(error).catch(() => {});
+    }
+  };
+  run();
+  return pipe.readable;
 }
 
 let kept = [];

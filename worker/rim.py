@@ -139,7 +139,9 @@ class Sender:
                 gone, theirs = dumps(dropped_from_request(request.headers)), request.js_request
                 if self.keep:
                     theirs = theirs.clone()
-                response = await rim.send_copy(url, theirs, gone, f"{{{ours}}}", seconds * 1000, *abort)
+                response = await rim.send_copy(
+                    url, theirs, gone, f"{{{ours}}}", seconds * 1000, not self.keep, *abort
+                )
         except BaseException as error:
             if abort:
                 abort[0].abort()
@@ -165,6 +167,10 @@ class Sender:
             for name, value in loads(f"{{{ours}}}").items():
                 fields.set(name, value)
         future = js_fetch(outbound, signal=abort[0].signal) if abort else js_fetch(outbound)
+        if not request.bodyless and not self.keep and request.js_request.body:
+            return (
+                await future
+            )  # from here it can't be seen whether the body still moves: it takes the time it takes
         return await rim.until(future, seconds)
 
 

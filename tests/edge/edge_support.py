@@ -44,6 +44,7 @@ class Origin:
 
     name: str
     answer: object = None
+    body: object = None  # what is done in place of reading a request's body
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
 
@@ -76,6 +77,8 @@ class Origin:
         pairs = [line.partition(":")[::2] for line in lines]
         request = Seen(method, target, [(name.lower(), value.strip()) for name, value in pairs])
         self.seen.append(request)
+        if self.body is not None:
+            await self.body(reader, writer)
         digest = hashlib.sha256()
         async for chunk in body_of(request, reader):
             request.length += len(chunk)
@@ -112,6 +115,8 @@ async def body_of(request, reader):
             rest = size
             while rest:
                 chunk = await reader.read(min(rest, 65536))
+                if not chunk:
+                    raise asyncio.IncompleteReadError(b"", rest)
                 rest -= len(chunk)
                 yield chunk
             await reader.readline()
@@ -183,7 +188,7 @@ class Site:
 
     def reset(self):
         for origin in self.origins.values():
-            origin.answer = None
+            origin.answer = origin.body = None
             origin.seen.clear()
 
     async def put(self, key, value):

@@ -123,6 +123,37 @@ async def test_budget_and_tries(site):
     assert response.status == 504
 
 
+async def test_a_long_upload_takes_its_time_and_one_that_stands_still_does_not(site):
+    async def slowly(count):
+        for _ in range(count):
+            await asyncio.sleep(0.2)
+            yield bytes(1000)
+
+    response, body = await site.get(
+        "/up", method="POST", data=slowly(8)
+    )  # 1.6 s; a try has 0.3, the budget is 0.8
+    assert (response.status, json.loads(body)["length"]) == (200, 8000)
+    if site.edge.options.vars["CROSSING"] == "off":
+        return  # without the module the edge can't see it
+
+    async def endless():
+        while not over.is_set():
+            yield bytes(65536)
+            await asyncio.sleep(0)
+
+    async def never_reads(reader, writer):
+        await asyncio.sleep(20)
+
+    over, site.a.body = asyncio.Event(), never_reads
+    began = time.monotonic()
+    try:
+        response, _ = await site.get("/up", method="POST", data=endless())
+    finally:
+        over.set()
+    assert response.status == 504
+    assert time.monotonic() - began < 3
+
+
 async def test_a_stream_is_not_cut_by_the_deadline(site):
     async def stream(request, reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
