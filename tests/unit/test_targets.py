@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from isochrone.model import Origin, Outcome, Target
 from isochrone.probing.agent import Agent
+from isochrone.probing.limiter import Cap, Limiter
 from isochrone.probing.prober import ProbeResult
 from isochrone.probing.targets import Annotator, TargetsError, load_targets, read_csv
 from isochrone.settings import OriginSettings, Probing, Settings, TargetSettings
@@ -201,3 +203,42 @@ async def test_every_method_of_the_configuration_measures_every_target():
     assert sorted((s.asn, s.method) for s in done.samples) == sorted(
         (t.asn, name) for t in TARGETS for name in ("one", "two")
     )
+
+
+class CountingProber(SlowProber):
+    """Notes when it was asked."""
+
+    def __init__(self, method, times, outcome=Outcome.OK):
+        super().__init__(0.01)
+        self.method, self.times, self.outcome = method, times, outcome
+
+    async def run_once(self, target, *, source_address=None, timeout):
+        self.times.setdefault(target.address, []).append(asyncio.get_running_loop().time())
+        await super().run_once(target, source_address=source_address, timeout=timeout)
+        return ProbeResult(outcome=self.outcome, rtt_ms=5.0 if self.outcome is Outcome.OK else None)
+
+
+async def test_every_probe_counts_in_the_caps_whatever_its_method():
+    times = {}
+    both = Agent(
+        ORIGIN, CountingProber("one", times), CountingProber("two", times), CountingProber("three", times),
+        concurrency=8, timeout=0.1, rng=random.Random(1), limiter=Limiter(target=Cap(20.0, 1)),
+    )  # fmt: skip
+    done = await both.run_round(TARGETS[:3], seconds=1.8)
+    assert (done.planned, done.missed) == (9, 0)
+    for seen in times.values():
+        assert all(later - earlier > 0.025 for earlier, later in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize(
+    ("seen", "best"),
+    [
+        (("ok", "target_failed"), "ok"), (("target_failed", "ok"), "ok"), (("prober_failed", "target_failed"), "target_failed"),
+        (("target_failed", "prober_failed"), "target_failed"), (("prober_failed", "prober_failed"), "prober_failed"),
+    ],
+)  # fmt: skip
+async def test_a_round_tells_the_best_that_was_seen_of_each_target(seen, best):
+    probers = [CountingProber(str(number), {}, Outcome(outcome)) for number, outcome in enumerate(seen)]
+    measured = Agent(ORIGIN, *probers, concurrency=4, timeout=0.1, rng=random.Random(1))
+    done = await measured.run_round(TARGETS[:2], seconds=0.4)
+    assert done.outcomes == {(t.address, t.port): Outcome(best) for t in TARGETS[:2]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Share of a round over which its probes are begun; the rest is for those that were begun last.
 SPREAD = 0.8
+_TELLING = (Outcome.PROBER_FAILED, Outcome.TARGET_FAILED, Outcome.OK)  # the later says more about a target
 
 
 def uncapped() -> Limiter:
@@ -39,12 +41,13 @@ class Round:
     missed: int  # of these, not finished before the deadline; they leave no sample
     seconds: float  # how long the round took
     details: Mapping[str, int]  # why probes were not ok -> how many
+    outcomes: Mapping[tuple[str, int], Outcome]  # (address, port) -> the best that any method saw there
 
 
 class Agent:
     """Measures from `origin`: binds to its source address, at most `concurrency` probes at once, never above its caps.
 
-    `probers` measure each target one after the other: rounds are as many as there are methods, side by side in time.
+    Each of `probers` measures each target at a time of its own: every probe counts in the caps, whatever its method.
     """
 
     def __init__(
@@ -71,22 +74,22 @@ class Agent:
         started = loop.time()
         samples: list[Sample] = []
         details: Counter[str] = Counter()
+        outcomes: dict[tuple[str, int], Outcome] = {}
         slots = asyncio.Semaphore(self._concurrency)
+        probers = {(target.address, target.port): itertools.cycle(self._probers) for target in targets}
 
-        async def probe(target: Target) -> None:
+        async def probe(target: Target, prober: Prober) -> None:
             try:
-                for prober in self._probers:
-                    await measure(target, prober)
+                at = self._clock()
+                result = await prober.run_once(
+                    target, source_address=self.origin.source_address, timeout=self._timeout
+                )
             finally:
                 slots.release()
-
-        async def measure(target: Target, prober: Prober) -> None:
-            at = self._clock()
-            result = await prober.run_once(
-                target, source_address=self.origin.source_address, timeout=self._timeout
-            )
             if result.outcome is not Outcome.OK:
                 details[result.detail] += 1
+            key = (target.address, target.port)
+            outcomes[key] = max(result.outcome, outcomes.get(key, result.outcome), key=_TELLING.index)
             samples.append(
                 Sample(
                     at, self.origin.id, target.asn, target.country, result.rtt_ms, prober.method, result.outcome,
@@ -95,7 +98,7 @@ class Agent:
             )  # fmt: skip
 
         pacer = Pacer(
-            targets,
+            [target for target in targets for _ in self._probers],
             start=started,
             span=self._span(seconds),
             end=started + seconds,
@@ -104,18 +107,23 @@ class Agent:
         )
         try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                while (step := pacer.next(loop.time())) is not None:
+                while True:
+                    # The slot comes first: a probe that is counted at one time and sent at another would break the caps.
+                    await slots.acquire()
+                    step = pacer.next(loop.time())
+                    if step is None:
+                        break
                     if isinstance(step, Wait):
+                        slots.release()
                         await asyncio.sleep(step.until - loop.time())
                         continue
-                    await slots.acquire()
-                    tasks.create_task(probe(step))
+                    tasks.create_task(probe(step, next(probers[step.address, step.port])))
         except TimeoutError:
             pass  # the deadline: the group has ended what was still under way
         planned = len(targets) * len(self._probers)
         return Round(
             origin=self.origin.id, samples=tuple(samples), planned=planned, missed=planned - len(samples),
-            seconds=loop.time() - started, details=dict(details),
+            seconds=loop.time() - started, details=dict(details), outcomes=outcomes,
         )  # fmt: skip
 
     def _span(self, seconds: float) -> float:

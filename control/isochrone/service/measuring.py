@@ -95,5 +95,7 @@ class Measuring:
 
 
 def shortest_round(probing: Probing, targets: int) -> float:
-    """Seconds that a round takes when nobody answers."""
-    return math.ceil(targets / probing.concurrency) * probing.timeout_seconds + 1.0
+    """Seconds that a round takes when nobody answers, and that the agent's own cap asks for."""
+    probes = targets * len(probing.methods)
+    silent = math.ceil(probes / probing.concurrency) * probing.timeout_seconds
+    return max(silent, probes / probing.agent_rate) + 1.0
