@@ -60,6 +60,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     ),
+    (
+        # What remote agents were told, and what was taken from them; see agent_batches.py.
+        """CREATE TABLE agent_batches (
+            origin TEXT NOT NULL,
+            id TEXT NOT NULL,
+            accepted_at REAL NOT NULL,
+            samples INTEGER NOT NULL,
+            PRIMARY KEY (origin, id)
+        )""",
+        "CREATE INDEX agent_batches_by_time ON agent_batches (accepted_at)",
+        """CREATE TABLE agent_load (
+            origin TEXT NOT NULL,
+            begins REAL NOT NULL,
+            samples INTEGER NOT NULL,
+            PRIMARY KEY (origin, begins)
+        )""",
+        "CREATE TABLE agent_plans (id TEXT PRIMARY KEY, current_at REAL NOT NULL, body BLOB NOT NULL)",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

@@ -59,34 +59,38 @@ class Store(Engine):
     def add_samples(self, samples: Iterable[Sample]) -> int:
         """Store a batch, all of it or nothing. When this returns, the batch is on disk. Returns its size."""
         with self.transaction() as connection:
-            before = connection.total_changes
-            known = dict(self._ids)
-            fresh = 0
-
-            def number(name: str) -> int:
-                nonlocal fresh
-                if (known_id := known.get(name)) is None:
-                    row = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
-                    if row is None:
-                        fresh += 1
-                        row = connection.execute(
-                            "INSERT INTO names (name) VALUES (?) RETURNING id", (name,)
-                        ).fetchone()
-                    known[name] = known_id = int(row[0])
-                return known_id
-
-            code = _code
-            rows = [
-                (
-                    s.timestamp, number(s.origin), s.asn, code(s.country), code(s.colo), code(s.continent),
-                    number(s.method), _OUTCOME_NUMBER[s.outcome], s.rtt_ms, s.latitude, s.longitude,
-                )
-                for s in samples
-            ]  # fmt: skip
-            connection.executemany("INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
-            stored = connection.total_changes - before - fresh
-        self._ids = known  # only now: ids of a rolled-back transaction must not be remembered
+            stored, ids = self.insert(connection, samples)
+        self.learnt(ids)
         return stored
+
+    def insert(self, connection: sqlite3.Connection, samples: Iterable[Sample]) -> tuple[int, dict[str, int]]:
+        """Samples into a transaction that is somebody else's: how many, and the names' numbers for `learnt` after its commit."""
+        known = dict(self._ids)
+
+        def number(name: str) -> int:
+            if (known_id := known.get(name)) is None:
+                row = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+                if row is None:
+                    row = connection.execute(
+                        "INSERT INTO names (name) VALUES (?) RETURNING id", (name,)
+                    ).fetchone()
+                known[name] = known_id = int(row[0])
+            return known_id
+
+        code = _code
+        rows = [
+            (
+                s.timestamp, number(s.origin), s.asn, code(s.country), code(s.colo), code(s.continent),
+                number(s.method), _OUTCOME_NUMBER[s.outcome], s.rtt_ms, s.latitude, s.longitude,
+            )
+            for s in samples
+        ]  # fmt: skip
+        connection.executemany("INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
+        return len(rows), known
+
+    def learnt(self, ids: dict[str, int]) -> None:
+        """Keep what `insert` numbered; only after the commit, for a rolled-back number must not be remembered."""
+        self._ids = ids
 
     def sample_columns(self, since: float = -math.inf, until: float = math.inf) -> StoredSamples:
         """The samples with `since <= timestamp < until`, oldest first. Reads beside a writer without stopping it."""
