@@ -314,6 +314,11 @@ class Settings(Section):
     dns: Dns = Dns()
     service: Service = Service()
 
+    @property
+    def checks_dns(self) -> bool:
+        """Whether the daemon proves the regional names too: it does where the file has a `[dns]` section, be it empty."""
+        return "dns" in self.model_fields_set
+
     def model_origins(self) -> tuple[Origin, ...]:
         """The origins as the model's nouns."""
         return tuple(

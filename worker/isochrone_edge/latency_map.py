@@ -194,7 +194,7 @@ class LatencyMap:
         self.version: str = self.meta["version"]
         self.built_at = float(self.meta["built_at"])
         self.content: str = self.meta["content"]
-        #: the origins as the map offers them: id, host, weight, state, alt_svc ({authority, ma} only when proved), ...
+        #: the origins as the map offers them: id, host, weight, state, alt_svc ({authority, ma} only when proved, "clear" when withdrawn), ...
         self.origins: list[dict[str, Any]] = json.loads(bytes(sections[b"ORIG"]))
         self._ids: list[str] = [origin["id"] for origin in self.origins]
         self._starts = _numbers(sections[b"PALO"], 4)

@@ -28,6 +28,8 @@ def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
     from isochrone.publishing.kv import token_of
     from isochrone.publishing.kv_errors import KvError
     from isochrone.verification.certificates import TrustStore, TrustStoreError
+    from isochrone.verification.dns import DnsChecker
+    from isochrone.verification.dns_anchor import TrustAnchorError
     from isochrone.verification.health import HealthChecker
 
     problems: list[str] = []
@@ -51,6 +53,15 @@ def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
         HealthChecker(settings.verification)
     except TrustStoreError as error:
         problems.append(f"verification.trust_store: {error}")
+    if settings.checks_dns:
+        try:
+            DnsChecker(settings)
+        except TrustStoreError as error:
+            problems.append(f"dns.trust_store: {error}")
+        except TrustAnchorError as error:
+            problems.append(f"dns.trust_anchor: {error}")
+        except TargetsError as error:
+            problems.append(str(error))
     state = settings.service.state_dir
     above = next((folder for folder in (state, *state.parents) if os.path.lexists(folder)), state)
     if not above.is_dir():

@@ -12,12 +12,14 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import before_start, settings_of
+from isochrone.probing.targets import TargetsError
 from isochrone.service.api import ListenError, try_listen
 from isochrone.service.daemon import Daemon
 from isochrone.service.logs import set_up
 from isochrone.store.errors import StoreError
 from isochrone.store.sqlite import Store
 from isochrone.verification.certificates import TrustStoreError
+from isochrone.verification.dns_anchor import TrustAnchorError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +51,7 @@ def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
         try_listen(settings.service.listen)  # before anything is written
         with Store.open(settings.service.state_dir / DATABASE) as store:
             asyncio.run(_run(settings, targets.targets, store, take_over=take_over))
-    except (StoreError, TrustStoreError, ListenError) as error:
+    except (StoreError, TrustStoreError, TrustAnchorError, TargetsError, ListenError) as error:
         raise Failure(str(error)) from None
     log.info("ended")
 

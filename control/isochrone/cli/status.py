@@ -90,7 +90,9 @@ def _map(live: Live) -> dict[str, Any] | None:
         told |= {
             "bytes": live.map.size,
             "colours": live.map.colours,
-            "alt_svc": [origin["id"] for origin in live.map.origins if origin.get("alt_svc")],
+            "alt_svc": [
+                origin["id"] for origin in live.map.origins if isinstance(origin.get("alt_svc"), dict)
+            ],
         }
     return told
 
@@ -147,7 +149,8 @@ def _show(kv: dict[str, Any], daemon: dict[str, Any] | None, settings: Settings)
             else f", {endpoint['authority']} {'offered' if endpoint['offered'] else 'not offered'}"
         )
         click.echo(f"origin   {origin['id']}: {origin['state']}{offered}")
-        for finding in origin["health"]["findings"] + (endpoint["findings"] if endpoint else []):
+        parts = (origin["health"], origin["dns"], endpoint)
+        for finding in [finding for part in parts if part for finding in part["findings"]]:
             click.echo(f"         {finding['severity']}: {finding['evidence']}; {finding['advice']}")
 
 

@@ -87,6 +87,11 @@ class DnsServer:
             return plain
         return replace(plain, transport=transport, port=ports.get(transport, self.port), host=host)
 
+    def serve(self, zones: Sequence[dns.zone.Zone]) -> None:
+        """Serve these zones from now on."""
+        self.zones = list(zones)
+        self._answered.clear()
+
     async def respond(self, wire: bytes, transport: str) -> bytes | None:
         """The answer to one message; None for none."""
         known = self._answered.get((wire[2:], transport))

@@ -16,6 +16,7 @@ from isochrone.mapping.partition import Tolerance
 from isochrone.mapping.rank import NONE, STATES, rank
 from isochrone.mapping.rows import overridden, rows_of
 from isochrone.mapping.unpack import key_of, level_of, unpack
+from isochrone_edge.alt_svc import CLEAR
 from isochrone_edge.latency_map import EVERYWHERE, HELD, HOMES, INFERRED, OVERRIDE, RTT_UNIT_MS, LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
 
@@ -39,6 +40,7 @@ class EndpointState(NamedTuple):
 
     up: bool = True  # False: it was seen not to answer
     proved: bool = False  # verification has proved its affinity endpoint
+    withdrawn: bool = False  # it was offered before: clients may still be pinned to it
 
 
 class NothingToBuildError(ValueError):
@@ -175,7 +177,10 @@ def build_map(
 
 
 def describe(origin: Origin, endpoint: EndpointState) -> dict[str, Any]:
-    """An origin as the map offers it: `alt_svc` only where it is proved and the origin is up."""
+    """An origin as the map offers it: `alt_svc` only where it is proved and the origin is up.
+
+    An endpoint that was offered and no longer is has "clear" in its place, by which the edge unpins clients (RFC 7838 section 3).
+    """
     state = "down" if not endpoint.up else "draining" if origin.draining else "up"
     entry: dict[str, Any] = {
         "id": origin.id,
@@ -187,6 +192,8 @@ def describe(origin: Origin, endpoint: EndpointState) -> dict[str, Any]:
     }
     if origin.alt_svc is not None and endpoint.proved and state == "up":
         entry["alt_svc"] = {"authority": origin.alt_svc.authority, "ma": origin.alt_svc.max_age}
+    elif origin.alt_svc is not None and endpoint.withdrawn:
+        entry["alt_svc"] = CLEAR
     return entry
 
 

@@ -23,6 +23,7 @@ from isochrone.service.schedule import Recurring, scheduler_of
 from isochrone.service.status import document
 from isochrone.service.verifying import Verifying
 from isochrone.store.errors import StoreError
+from isochrone.verification.dns import DnsChecker
 from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
 
@@ -46,7 +47,7 @@ END_SECONDS = 5.0  # what is under way gets so long to end
 class Daemon:
     """One controller: measures, checks, builds and publishes until it is told to stop.
 
-    Raises from its constructor, before anything is started: TrustStoreError, StoreError.
+    Raises from its constructor, before anything is started: TrustStoreError, TrustAnchorError, TargetsError, StoreError.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Daemon:
             self.origins,
             EndpointChecker(settings.site, settings.verification),
             HealthChecker(settings.verification),
+            DnsChecker(settings) if settings.checks_dns else None,
             store,
             settings.verification,
             clock,
@@ -95,7 +97,7 @@ class Daemon:
         self.api = Api(self, settings.service.listen)
         self._stop = asyncio.Event()
         self._warm = asyncio.Event()  # enough was measured for a first map
-        self._unchecked = {"health", "http3"}
+        self._unchecked = {"health", "http3"} | ({"dns"} if settings.checks_dns else set())
         self._verified = asyncio.Event()  # each check was made once
         self._tasks: set[asyncio.Task[Any]] = set()
         self.building = False  # a thread is at work that can't be interrupted
@@ -137,14 +139,19 @@ class Daemon:
     def _schedule(self) -> AsyncIOScheduler:
         settings, verifying = self.settings, self.verifying
         checks = settings.verification.interval_seconds
+        recurring = [
+            Recurring("probe", settings.probing.interval_seconds, self._probe),
+            Recurring("health", checks, partial(self._check, "health", verifying.health_round)),
+            Recurring("http3", checks, partial(self._check, "http3", verifying.endpoint_round)),
+            Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
+            Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
+        ]
+        if verifying.names is not None:
+            bound = verifying.names.round_deadline
+            work = partial(self._check, "dns", verifying.dns_round, bound)
+            recurring.append(Recurring("dns", settings.dns.interval_seconds, work))
         scheduler = scheduler_of(
-            [
-                Recurring("probe", settings.probing.interval_seconds, self._probe),
-                Recurring("health", checks, partial(self._check, "health", verifying.health_round)),
-                Recurring("http3", checks, partial(self._check, "http3", verifying.endpoint_round)),
-                Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
-                Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
-            ],
+            recurring,
             run=self._tracked,
             skipped=self.jobs.skipped,
         )
@@ -191,7 +198,9 @@ class Daemon:
         pairs = max(1, len(self.targets) * len(self.origins))
         return max(1, minimum - ok_samples(counts) // pairs)
 
-    async def _check(self, name: str, check: Callable[[], Awaitable[bool]]) -> None:
+    async def _check(
+        self, name: str, check: Callable[[], Awaitable[bool]], deadline: float | None = None
+    ) -> None:
         """A round of checks. What it changes is published at once, not when the next build is due."""
         changed = False
 
@@ -199,7 +208,7 @@ class Daemon:
             nonlocal changed
             changed = await check()
 
-        await self.jobs.run(name, self.verifying.deadline, work, expected=(StoreError,))
+        await self.jobs.run(name, deadline or self.verifying.deadline, work, expected=(StoreError,))
         self._unchecked.discard(name)  # also when it failed: the map must not wait for ever
         if not self._unchecked:
             self._verified.set()
@@ -222,7 +231,11 @@ class Daemon:
         verifying = self.verifying
         origins = self.origins
         endpoints = {
-            origin.id: EndpointState(up=verifying.state(origin) != "down", proved=verifying.offered(origin))
+            origin.id: EndpointState(
+                up=verifying.state(origin) != "down",
+                proved=verifying.offered(origin),
+                withdrawn=verifying.withdrawn(origin),
+            )
             for origin in origins
         }
         if self.building:

@@ -44,7 +44,7 @@ function show(s) {
   fill("origins", ["origin", "state", "endpoint", "offered", "findings"], s.origins.map((o) => [
     o.id, [o.state, o.state === "up" ? "good" : "bad"], o.endpoint?.authority,
     o.endpoint ? [o.endpoint.offered ? "yes" : "no", o.endpoint.offered ? "good" : "bad"] : "",
-    [...o.health.findings, ...(o.endpoint?.findings ?? [])].map((f) => f.evidence).join("; "),
+    [...o.health.findings, ...(o.dns?.findings ?? []), ...(o.endpoint?.findings ?? [])].map((f) => f.evidence).join("; "),
   ]));
   fill("jobs", ["job", "last good", "runs", "failed", "stopped", "skipped", "problem"], Object.entries(s.jobs).map(([name, j]) => [
     name, age(j.success_age_seconds), j.runs, j.failures, j.deadlines, j.skipped, j.problem,

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from isochrone.model import Standing
-from isochrone.service.verifying import HEALTH
+from isochrone.service.verifying import DNS, HEALTH
 
 if TYPE_CHECKING:
     from isochrone.model import Origin
@@ -64,7 +64,7 @@ def _map(live: LatencyMap | None, now: float) -> dict[str, Any]:
         "cells": live.cells,
         "colours": live.colours,
         "content": live.content,
-        "alt_svc": [origin["id"] for origin in live.origins if origin.get("alt_svc")],
+        "alt_svc": [origin["id"] for origin in live.origins if isinstance(origin.get("alt_svc"), dict)],
     }
 
 
@@ -75,6 +75,7 @@ def _origin(daemon: Daemon, origin: Origin) -> dict[str, Any]:
         "host": origin.host,
         "state": verifying.state(origin),
         "health": _standing(daemon, origin, HEALTH),
+        "dns": None if verifying.names is None else _standing(daemon, origin, DNS),
         "endpoint": None,
     }
     if origin.alt_svc is not None:

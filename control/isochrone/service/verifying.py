@@ -1,4 +1,8 @@
-"""Checks of affinity endpoints and of the origins themselves, and what they earn: what a map may offer, and who is up."""
+"""Checks of origins, their names and their affinity endpoints, and what they earn: what a map may offer, and who is up.
+
+Each kind of check has its own rate and its own standings. An endpoint is offered only while HTTP/3 has proved it and DNS does not
+speak against it.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,25 @@ from typing import TYPE_CHECKING
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
 from isochrone.service.doubt import LoopLag, Verdict, judged
 from isochrone.verification.http3 import verdict
-from isochrone.verification.standing import step
+from isochrone.verification.standing import step, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from isochrone.settings import Verification
     from isochrone.store.sqlite import Store
-    from isochrone.verification.health import HealthCheck, HealthChecker
+    from isochrone.verification.dns import DnsCheck, DnsChecker
+    from isochrone.verification.health import HealthChecker
     from isochrone.verification.http3 import EndpointChecker
 
 log = logging.getLogger(__name__)
 
 STAGGER_SECONDS = 0.03  # between the beginnings of checks
-HEALTH = "health"  # the name under which an origin's own standing is kept, beside those of its endpoints
+#: the names under which standings of an origin itself and of its names are kept, beside those of endpoints
+HEALTH, DNS = "health", "dns"
 #: findings of an endpoint that did not answer, in contrast to one that answered wrongly
 SILENT = frozenset({"http3.unreachable", "http3.no_answer"})
-Key = tuple[str, str]  # origin, endpoint's authority or HEALTH
+Key = tuple[str, str]  # origin, endpoint's authority or HEALTH or DNS
 
 Check = Callable[[], Awaitable[tuple[Key, Verdict]]]
 
@@ -40,6 +46,7 @@ class Verifying:
         origins: Sequence[Origin],
         endpoints: EndpointChecker,
         health: HealthChecker,
+        names: DnsChecker | None,
         store: Store,
         settings: Verification,
         clock: Callable[[], float],
@@ -53,6 +60,9 @@ class Verifying:
         self._stagger = min(STAGGER_SECONDS, settings.interval_seconds / 2 / max(1, len(origins)))
         self._endpoints = endpoints
         self._health = health
+        self.names = names  # None: DNS is not checked
+        self.resolved: tuple[DnsCheck, ...] = ()  # the last DNS round
+        self.resolved_at = 0.0  # Unix time of it, 0 before the first
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -70,6 +80,8 @@ class Verifying:
     def wanted(self) -> set[Key]:
         """All that is checked."""
         keys = {(origin.id, HEALTH) for origin in self.origins}
+        if self.names is not None:
+            keys |= {(origin.id, DNS) for origin in self.origins}
         return keys | {(origin.id, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc}
 
     async def health_round(self) -> bool:
@@ -81,10 +93,10 @@ class Verifying:
 
         async def check(origin: Origin) -> tuple[Key, Verdict]:
             result = await self._health.check(origin)
-            self.findings[origin.id, HEALTH] = _health_findings(result)
-            return (origin.id, HEALTH), Verdict(result.outcome, result.detail.startswith("no answer"))
+            self.findings[origin.id, HEALTH] = result.findings()
+            return (origin.id, HEALTH), Verdict(result.outcome, result.silent)
 
-        return await self._round("health", [partial(check, origin) for origin in self.origins])
+        return await self._round("health", self._each([partial(check, origin) for origin in self.origins]))
 
     async def endpoint_round(self) -> bool:
         """Check all affinity endpoints by HTTP/3. Returns whether a promise or a state changed.
@@ -102,15 +114,48 @@ class Verifying:
             return (origin.id, authority), Verdict(verdict(results), SILENT.issuperset(errors))
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
-        return await self._round("http3", [partial(check, *each) for each in wanted])
+        return await self._round("http3", self._each([partial(check, *each) for each in wanted]))
 
-    async def _round(self, name: str, checks: Sequence[Check]) -> bool:
+    async def dns_round(self) -> bool:
+        """Ask for all regional names, at their servers and at resolvers. Returns whether a promise or a state changed.
+
+        Raises:
+            StoreError: standings could not be kept.
+        """
+        names = self.names
+        if names is None:
+            return False
+
+        async def check() -> dict[Key, Verdict]:
+            now = self._clock()
+            checks = await names.check_all(now=now)
+            self.resolved, self.resolved_at = checks, now
+            verdicts = {}
+            for origin in self.origins:
+                own = [check for check in checks if check.origin == origin.id]
+                self.findings[origin.id, DNS] = tuple(f for check in own for f in check.findings)
+                failed = [check for check in own if check.outcome is Outcome.TARGET_FAILED]
+                verdicts[origin.id, DNS] = Verdict(
+                    worst(check.outcome for check in own), all(check.silent for check in failed)
+                )
+            return verdicts
+
+        return await self._round("dns", check(), timeout_seconds=names.timeout_seconds)
+
+    async def _each(self, checks: Sequence[Check]) -> dict[Key, Verdict]:
+        return dict(
+            await asyncio.gather(*(_after(i * self._stagger, check) for i, check in enumerate(checks)))
+        )
+
+    async def _round(
+        self, name: str, checks: Awaitable[dict[Key, Verdict]], *, timeout_seconds: float | None = None
+    ) -> bool:
         async with LoopLag() as lag:
-            verdicts = dict(
-                await asyncio.gather(*(_after(i * self._stagger, check) for i, check in enumerate(checks)))
-            )
+            verdicts = await checks
         outcomes, why = judged(
-            verdicts, lag_seconds=lag.seconds, timeout_seconds=self._settings.timeout_seconds
+            verdicts,
+            lag_seconds=lag.seconds,
+            timeout_seconds=timeout_seconds or self._settings.timeout_seconds,
         )
         self.doubted[name] = self.doubted.get(name, 0) + bool(why)
         if why and why != self._last_doubt:
@@ -136,11 +181,22 @@ class Verifying:
         return "draining" if origin.draining else "up"
 
     def offered(self, origin: Origin) -> bool:
-        """Whether a map may offer the origin's endpoint: proved, and the origin is not down or leaving."""
+        """Whether a map may offer the origin's endpoint: proved, its names not astray, the origin not down or leaving."""
+        return self._endpoint(origin).offered and self._names_stand(origin) and self.state(origin) == "up"
+
+    def withdrawn(self, origin: Origin) -> bool:
+        """Whether clients may be pinned to the origin's endpoint though it is not offered any more."""
+        return self._endpoint(origin).proved and not self.offered(origin)
+
+    def _endpoint(self, origin: Origin) -> Standing:
         if origin.alt_svc is None:
-            return False
-        standing = self.standings.get((origin.id, origin.alt_svc.authority), Standing())
-        return standing.offered and self.state(origin) == "up"
+            return Standing()
+        return self.standings.get((origin.id, origin.alt_svc.authority), Standing())
+
+    def _names_stand(self, origin: Origin) -> bool:
+        """Not checked, or not to be checked from here, speaks against nobody; a name that was never good is not promised."""
+        standing = self.standings.get((origin.id, DNS), Standing())
+        return standing.offered or not (standing.proved or standing.failed)
 
     def promises(self) -> tuple[tuple[str, str, bool], ...]:
         """What a map says of each origin: a change of it is published at once."""
@@ -148,9 +204,14 @@ class Verifying:
 
     def _tell(self, key: Key, standing: Standing) -> None:
         origin, endpoint = key
-        what = f"origin {origin}" if endpoint == HEALTH else f"endpoint {endpoint} of {origin}"
+        what = {HEALTH: f"origin {origin}", DNS: f"the names of {origin}"}.get(
+            endpoint, f"endpoint {endpoint} of {origin}"
+        )
+        good, bad = {HEALTH: ("up", "down"), DNS: ("good", "its endpoint is withdrawn")}.get(
+            endpoint, ("offered", "withdrawn")
+        )
         if standing.offered:
-            log.info("%s passed its checks: %s", what, "up" if endpoint == HEALTH else "offered")
+            log.info("checks of %s passed: %s", what, good)
             return
         why = next(
             (f.evidence for f in self.findings.get(key, ()) if f.severity is Severity.ERROR),
@@ -161,27 +222,10 @@ class Verifying:
             what,
             standing.failed,
             why,
-            "down" if endpoint == HEALTH else "withdrawn",
+            bad,
         )
 
 
 async def _after(seconds: float, check: Check) -> tuple[Key, Verdict]:
     await asyncio.sleep(seconds)
     return await check()
-
-
-def _health_findings(check: HealthCheck) -> tuple[Finding, ...]:
-    if check.outcome is Outcome.OK:
-        return ()
-    ours = check.outcome is Outcome.PROBER_FAILED
-    return (
-        Finding(
-            check="health.not_checked" if ours else "health.failed",
-            subject=check.origin,
-            severity=Severity.WARNING if ours else Severity.ERROR,
-            evidence=check.detail,
-            advice="look at this controller's own network"
-            if ours
-            else "look at the origin: the edge would fail to reach it too",
-        ),
-    )

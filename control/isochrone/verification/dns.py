@@ -7,6 +7,7 @@ for every client's network, gives the region's own addresses: `check_all` asks t
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ class DnsCheck:
     """What one round showed of one regional name.
 
     `outcome` is for rise and fall: target_failed when clients are led astray, prober_failed when nothing could be asked. The trouble
-    of one server among others that answer is in `findings` only.
+    of one server among others that answer is in `findings` only. `silent` says of a failure that servers which did not speak had a
+    part in it: where this process was late itself, that proves nothing.
     """
 
     origin: str  # its id
@@ -55,6 +57,7 @@ class DnsCheck:
     plan: PlanEntry
     answers: int = 0  # how many were had
     seconds: float = 0.0
+    silent: bool = False
 
 
 @dataclass(slots=True)
@@ -96,8 +99,18 @@ class DnsChecker:
 
     @property
     def deadline(self) -> float:
-        """Seconds that one round may take: finding servers, asking, following and proving, each bounded by the timeout."""
+        """Seconds that one name may take: finding servers, asking, following and proving, each bounded by the timeout."""
         return 12 * self._dns.timeout_seconds + 10.0
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Of one question."""
+        return self._dns.timeout_seconds
+
+    @property
+    def round_deadline(self) -> float:
+        """Seconds that one round may take, at most `CONCURRENCY` names at once."""
+        return self.deadline * max(1, math.ceil(len(self.promises) / CONCURRENCY)) + 5.0
 
     async def check_all(self, *, now: float, concurrency: int = CONCURRENCY) -> tuple[DnsCheck, ...]:
         """One round over all names, at most `concurrency` at once. `now` is the Unix time by which signatures are judged.
@@ -166,9 +179,11 @@ class DnsChecker:
         told = tuple(dict.fromkeys(_key(finding) for finding in findings))
         unique = {_key(finding): finding for finding in reversed(findings)}
         result = tuple(unique[key] for key in told)
+        outcome = _outcome(result, answers, agreed)
+        mute = not any(is_broken(finding) for finding in result) and any(a.trouble in _MUTE for a in answers)
         return DnsCheck(
-            origin=promise.origin, name=promise.name, outcome=_outcome(result, answers, agreed), findings=result,
-            plan=entry(promise, agreed, services, result, now=round_.now), answers=sum(not a.trouble for a in answers),
+            origin=promise.origin, name=promise.name, outcome=outcome, findings=result,
+            silent=outcome is Outcome.TARGET_FAILED and mute, plan=entry(promise, agreed, services, result, now=round_.now), answers=sum(not a.trouble for a in answers),
             seconds=time.monotonic() - begin,
         )  # fmt: skip
 

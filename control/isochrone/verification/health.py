@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from isochrone.model import Outcome
+from isochrone.model import Finding, Outcome, Severity
 from isochrone.probing.prober import ProberTrouble, own_fault, resolve
 from isochrone.verification.certificates import TrustStoreError
 
@@ -35,6 +35,23 @@ class HealthCheck:
     status: int | None = None  # HTTP status, when there was an answer
     total_ms: float | None = None  # request to answer's header, with connecting
     detail: str = ""  # why it is not ok
+    silent: bool = False  # nothing came back in time, in contrast to a wrong answer
+
+    def findings(self) -> tuple[Finding, ...]:
+        """None when the origin is up, else one that says why not."""
+        if self.outcome is Outcome.OK:
+            return ()
+        ours = self.outcome is Outcome.PROBER_FAILED
+        found = Finding(
+            check="health.not_checked" if ours else "health.failed",
+            subject=self.origin,
+            severity=Severity.WARNING if ours else Severity.ERROR,
+            evidence=self.detail,
+            advice="look at this controller's own network"
+            if ours
+            else "look at the origin: the edge would fail to reach it too",
+        )
+        return (found,)
 
 
 class HealthChecker:
@@ -68,8 +85,9 @@ class HealthChecker:
                     status, total_ms = answer.status, (loop.time() - started) * 1000
         except TimeoutError:
             return HealthCheck(
-                origin=origin.id, outcome=Outcome.TARGET_FAILED, detail=f"no answer within {timeout:g} s"
-            )
+                origin=origin.id, outcome=Outcome.TARGET_FAILED, detail=f"no answer within {timeout:g} s",
+                silent=True,
+            )  # fmt: skip
         except ProberTrouble as trouble:
             return HealthCheck(origin=origin.id, outcome=Outcome.PROBER_FAILED, detail=str(trouble))
         except aiohttp.ClientConnectorCertificateError as error:
