@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 
 class Outcome(StrEnum):
@@ -65,6 +66,26 @@ class Target:
     continent: str = ""
     latitude: float | None = None
     longitude: float | None = None
+
+
+TargetKey: TypeAlias = tuple[str, int]  # address and port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """What is known of a target; see `isochrone.probing.selection`."""
+
+    active: bool = False  # probed in every round
+    answered: bool = False  # it has answered at least once
+    good: int = 0  # rounds in a row in which it answered, up to a bound
+    silent: int = 0  # rounds in a row in which it did not, up to a bound
+    falls: int = 0  # times given up or tried in vain, since that was forgiven
+    retry_at: float = 0.0  # Unix time of the next trial of one that is given up; else 0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is only tried now and then."""
+        return self.retry_at > 0.0
 
 
 @dataclass(frozen=True, slots=True)

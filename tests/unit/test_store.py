@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isochrone.model import Finding, Outcome, Sample, Severity, Standing
+from isochrone.model import Finding, Outcome, Sample, Severity, Standing, TargetState
 from isochrone.store import schema
 from isochrone.store.columns import OUTCOMES
 from isochrone.store.errors import StoreError, explain
 from isochrone.store.sqlite import Publication, Store
+from isochrone.store.targets import save_target_states, target_states
 from isochrone_edge.latency_map import letters
 
 NOW = 1_790_000_000.0
@@ -136,6 +137,19 @@ def test_state_survives_closing(path):
         assert store.findings(since=NOW) == [(NOW, finding())]
         assert [p.version for p in store.publications()] == ["v2", "v1"]
         assert store.publications(limit=5)[1] == published
+
+
+def test_what_is_known_of_targets_survives_closing(path):
+    first = {
+        ("192.0.2.1", 443): TargetState(active=True, answered=True, good=3),
+        ("2001:db8::1", 8443): TargetState(silent=3, falls=2, retry_at=NOW + 0.25),
+    }
+    with Store.open(path) as store:
+        assert target_states(store) == {}
+        save_target_states(store, first)
+        save_target_states(store, {("192.0.2.1", 443): TargetState(answered=True, silent=1)})
+    with Store.open(path) as store:
+        assert target_states(store) == first | {("192.0.2.1", 443): TargetState(answered=True, silent=1)}
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(path):

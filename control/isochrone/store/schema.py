@@ -78,6 +78,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE TABLE agent_plans (id TEXT PRIMARY KEY, current_at REAL NOT NULL, body BLOB NOT NULL)",
     ),
+    (
+        # What is known of targets; see targets.py.
+        """CREATE TABLE target_states (
+            address TEXT NOT NULL,
+            port INTEGER NOT NULL,
+            active INTEGER NOT NULL,
+            answered INTEGER NOT NULL,
+            good INTEGER NOT NULL,
+            silent INTEGER NOT NULL,
+            falls INTEGER NOT NULL,
+            retry_at REAL NOT NULL,
+            PRIMARY KEY (address, port)
+        )""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)
