@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isochrone.model import Outcome, Sample
+from isochrone.probing.keeping import Keeper, Measured
 from isochrone.probing.limiter import Cap, Limiter
 from isochrone.probing.pacing import Pacer, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from isochrone.model import Origin, Target
     from isochrone.probing.prober import Prober
@@ -68,8 +69,23 @@ class Agent:
         self._rng = rng or random.Random()  # noqa: S311  spacing, not secrets
         self._clock = clock
 
-    async def run_round(self, targets: Sequence[Target], *, seconds: float) -> Round:
-        """Probe every target once by each method within `seconds`; what is not done by then counts as missed."""
+    async def run_round(
+        self,
+        targets: Sequence[Target],
+        *,
+        seconds: float,
+        keep: Callable[[Sequence[Measured]], Awaitable[None]] | None = None,
+    ) -> Round:
+        """Probe every target once by each method within `seconds`; what is not done by then counts as missed.
+
+        `keep` is called every few seconds with what was measured since, and at the end; what it raises then is raised.
+        """
+        if keep is None:
+            return await self._round(targets, seconds, None)
+        async with Keeper(keep) as keeper:
+            return await self._round(targets, seconds, keeper)
+
+    async def _round(self, targets: Sequence[Target], seconds: float, keeper: Keeper | None) -> Round:
         loop = asyncio.get_running_loop()
         started = loop.time()
         samples: list[Sample] = []
@@ -90,12 +106,13 @@ class Agent:
                 details[result.detail] += 1
             key = (target.address, target.port)
             outcomes[key] = max(result.outcome, outcomes.get(key, result.outcome), key=_TELLING.index)
-            samples.append(
-                Sample(
-                    at, self.origin.id, target.asn, target.country, result.rtt_ms, prober.method, result.outcome,
-                    target.colo, target.continent, target.latitude, target.longitude,
-                )
+            sample = Sample(
+                at, self.origin.id, target.asn, target.country, result.rtt_ms, prober.method, result.outcome,
+                target.colo, target.continent, target.latitude, target.longitude,
             )  # fmt: skip
+            samples.append(sample)
+            if keeper is not None:
+                keeper.add(Measured(target, sample))
 
         pacer = Pacer(
             [target for target in targets for _ in self._probers],

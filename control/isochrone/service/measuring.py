@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from isochrone.model import Target
     from isochrone.probing.agent import Agent, Round
+    from isochrone.probing.keeping import Measured
     from isochrone.settings import Probing
     from isochrone.store.sqlite import Store
 
@@ -57,7 +58,7 @@ class Measuring:
         return seconds * 1.25 + 15.0
 
     async def round(self, seconds: float) -> None:
-        """One round of all agents at once, spread over `seconds`. Each agent's samples are stored as soon as it is done.
+        """One round of all agents at once, spread over `seconds`. What they measure is stored every few seconds.
 
         Raises:
             StoreError: samples could not be kept.
@@ -72,9 +73,10 @@ class Measuring:
                 raise result
 
     async def _one(self, agent: Agent, seconds: float) -> Round:
-        result = await agent.run_round(self._targets, seconds=seconds)
-        await asyncio.to_thread(self._store.add_samples, result.samples)
-        return result
+        return await agent.run_round(self._targets, seconds=seconds, keep=self._keep)
+
+    async def _keep(self, measured: Sequence[Measured]) -> None:
+        await asyncio.to_thread(self._store.add_samples, [one.sample for one in measured])
 
     def _count(self, rounds: Sequence[Round]) -> None:
         tally = self.tally
