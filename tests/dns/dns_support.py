@@ -167,6 +167,10 @@ class Long(int):
 _INTEGERS = ((6, 4, "int"), (5, 2, "Short"), (9, 8, "Long"))
 
 
+#: arguments of world() that are faults of our own server
+SERVERS_OWN = {"first", "second", "resolver", "resolver_zones", "tls", "doh_status", "first_tcp"}
+
+
 @dataclass(frozen=True)
 class Case:
     """One fault, injected for real, and the findings that it gives: these and no others."""
@@ -177,6 +181,11 @@ class Case:
 
     def __str__(self):
         return self.name
+
+    @property
+    def is_content(self):
+        """Whether the fault is what zones hold, so that any server can serve it."""
+        return not SERVERS_OWN & set(self.servers())
 
 
 def case(name: str, expect: str | Sequence[str], **arguments) -> Case:

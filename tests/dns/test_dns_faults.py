@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import inspect
 import struct
 import time
 
 import dns.flags
+import dns.name
 import psutil
 import pytest
 from dns_support import GOOD, ORIGINS, ZONE, case, findings, ids, settings, world, write_mmdb, zone_text
@@ -54,8 +56,8 @@ def https(record, *more):
     return zones("-fra 300 IN HTTPS", f"fra 300 IN HTTPS {record}", *more)
 
 
-def raw(*params, priority=1):
-    wire = struct.pack("!HB", priority, 0) + b"".join(struct.pack("!HH", k, len(v)) + v for k, v in params)
+def raw(*params):
+    wire = struct.pack("!HB", 1, 0) + b"".join(struct.pack("!HH", k, len(v)) + v for k, v in params)
     return everywhere(only_fra(raw_https(wire)))
 
 
@@ -421,19 +423,43 @@ async def test_no_name_servers_to_be_found(certificates):
         assert ids(await findings(checker)) == {"no_authority"}
 
 
-def test_every_kind_of_finding_is_injected_here():
-    """A finding that no fault gives is not proved. The others are in tests below the table."""
-    below = {
-        "certificate", "tls", "unreachable", "wrong_asn", "wrong_country", "not_checked", "no_authority",
-        "dnssec_bogus", "dnssec_expired", "dnssec_expiring", "dnssec_not_yet_valid", "dnssec_unsigned", "dnssec_no_chain",
-        "dnssec_key_mismatch", "https_alias_params",
-    }  # fmt: skip
-    table = {kind for fault in CASES for kind in fault.expect}
-    assert table | below == set(FAULTS)
-    assert len(CASES) >= 22
-
-
 async def test_an_alias_with_parameters(certificates):
-    async with world(certificates, **raw((1, b"\x02h3"), priority=0)) as servers:
-        found = ids(await findings(servers.checker()))
-    assert found == {"https_alias_params", "https_alias_none"}  # its target is the root
+    target = dns.name.from_text(f"a.{ZONE}").to_wire()
+    record = struct.pack("!H", 0) + target + struct.pack("!HH", 1, 3) + b"\x02h3"
+    made = zone("a 300 IN A 203.0.113.7", "a 300 IN AAAA 2001:db8::7", "a 300 IN HTTPS 1 . alpn=h3 port=8443")
+    fault = only_fra(raw_https(record))
+    async with world(certificates, zones=[made], **everywhere(fault)) as servers:
+        assert ids(await findings(servers.checker())) == {"https_alias_params"}
+
+
+#: Faults that need more than a line of the table above: what is wrong -> its finding, and the test that injects it.
+MORE = {
+    "a port where nobody listens": ("unreachable", test_a_dead_port_is_unreachable),
+    "DNS over TLS: a server that speaks no TLS": ("tls", test_a_resolver_that_speaks_no_tls),
+    "DNS over TLS and HTTPS: a certificate for another name": ("certificate", test_a_resolver_with_a_bad_certificate),
+    "DNS over TLS and HTTPS: an expired certificate": ("certificate", test_a_resolver_with_a_bad_certificate),
+    "no NS records": ("no_authority", test_no_name_servers_to_be_found),
+    "this host may not send": ("not_checked", test_our_own_trouble_says_nothing_about_the_name),
+    "an address in a foreign network (ASN)": ("wrong_asn", test_addresses_in_a_foreign_network_or_country),
+    "an address in another country": ("wrong_country", test_addresses_in_a_foreign_network_or_country),
+    "DNSSEC: signatures have expired": ("dnssec_expired", test_dnssec_dates_and_keys),
+    "DNSSEC: signatures expire soon": ("dnssec_expiring", test_dnssec_dates_and_keys),
+    "DNSSEC: signatures of the future": ("dnssec_not_yet_valid", test_dnssec_dates_and_keys),
+    "DNSSEC: signed by a key that is not published": ("dnssec_bogus", test_dnssec_dates_and_keys),
+    "DNSSEC: signatures spoilt on the way": ("dnssec_bogus", test_signatures_spoilt_or_stripped_on_the_way),
+    "DNSSEC: signatures stripped on the way": ("dnssec_unsigned", test_signatures_spoilt_or_stripped_on_the_way),
+    "DNSSEC: the trust anchor fits no key": ("dnssec_key_mismatch", test_the_trust_anchor_fits_no_key),
+    "DNSSEC: no DS record at the parent": ("dnssec_no_chain", test_the_chain_from_the_trust_anchor),
+    "DNSSEC: a DS record of another key": ("dnssec_key_mismatch", test_the_chain_from_the_trust_anchor),
+    "DNSSEC: a DS record, but the zone is unsigned": ("dnssec_unsigned", test_the_chain_from_the_trust_anchor),
+    "HTTPS: an alias with parameters": ("https_alias_params", test_an_alias_with_parameters),
+}  # fmt: skip
+
+
+def test_every_kind_of_finding_is_injected_here():
+    """A finding that no fault gives is not proved."""
+    for kind, test in MORE.values():
+        assert f'"{kind}"' in inspect.getsource(test)
+    assert {kind for fault in CASES for kind in fault.expect} | {kind for kind, _ in MORE.values()} == set(
+        FAULTS
+    )

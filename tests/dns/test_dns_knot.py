@@ -21,11 +21,14 @@ from isochrone.verification.dns import DnsChecker
 
 pytestmark = pytest.mark.skipif(KNOTD is None, reason="knotd is not installed (Debian package knot)")
 
-_NOT_HERE = {"first", "second", "resolver", "resolver_zones", "tls", "doh_status", "first_tcp"}
 #: The cases that are a zone's content: each gets a zone of its own at one pair of servers.
-CONTENT = [
-    (f"k{number}.test", fault) for number, fault in enumerate(CASES) if not _NOT_HERE & set(fault.servers())
-]
+CONTENT = [(f"k{number}.test", fault) for number, fault in enumerate(CASES) if fault.is_content]
+#: Cases that Knot shows by other means than a zone's content, in the tests at the end.
+BY_OTHER_MEANS = {
+    "a server drops everything", "REFUSED", "SERVFAIL at all servers", "lame delegation: no authority", "a port where nobody listens",
+    "DNSSEC: signatures have expired", "DNSSEC: signatures expire soon", "DNSSEC: signatures of the future",
+    "DNSSEC: signed by a key that is not published", "DNSSEC: the trust anchor fits no key",
+}  # fmt: skip
 DAY = 86_400.0
 KEY, OTHER = ZoneKey.make(), ZoneKey.make()
 
