@@ -124,7 +124,7 @@ def naive(world, facts):
     return "default", default
 
 
-def packed(world):
+def packed(world, homes=None):
     step, precedence, cells, default = world
     number = {
         "asn_country": lambda key: key[0] << 16 | letters(key[1]),
@@ -144,6 +144,7 @@ def packed(world):
         cells=tables,
         grid_step=step,
         precedence=precedence,
+        homes=homes,
     )
 
 
@@ -378,7 +379,7 @@ def documented(data, facts):
         keys, colours = numbers(parts[tag], "H", 0, n), numbers(parts[tag], "H", 2 * n, n)
         return dict(zip(keys, colours, strict=True)).get(key)
 
-    def split(tag, bits, key):
+    def split(tag, bits, key, speaks=lambda place: True):
         part = parts[tag]
         (heads,) = numbers(part, "I", 0, 1)
         pairs = [numbers(part, "I", 4 + 8 * head, 2) for head in range(heads)]
@@ -392,7 +393,7 @@ def documented(data, facts):
         for upper, end in pairs:
             for place in range(start, end):
                 if upper << bits | lowers[place] == key:
-                    return colours[place]
+                    return colours[place] if speaks(place) else None
             start = end
         return None
 
@@ -400,14 +401,36 @@ def documented(data, facts):
         return int(text, 36)
 
     asn, country = facts.get("asn"), facts.get("country")
+    latitude, longitude = facts.get("latitude"), facts.get("longitude")
+    located = latitude is not None and longitude is not None
+
+    def square():
+        step = meta["grid_step"]
+        r, k = int(180 / step), int(360 / step)
+        return min(r - 1, math.floor((latitude + 90) / step)) * k + math.floor((longitude + 180) / step) % k
+
+    def speaks(tag, place):
+        home = parts[tag][place] if tag in parts else 255
+        if home == 255 or not located:
+            return True
+        row, column = math.floor((latitude + 90) / 2), math.floor((longitude + 180) / 2)
+        return (
+            home != 254 and (row - home // 15) % 16 in {0, 1, 15} and (column - home % 15) % 15 in {0, 1, 14}
+        )
+
     colour = None
     for kind in meta["precedence"]:
         if kind == "asn_country" and "ASNC" in parts and asn is not None and country is not None:
-            colour = split("ASNC", 16, code(country) * 2**32 + asn)
+            colour = split("ASNC", 16, code(country) * 2**32 + asn, lambda place: speaks("HASC", place))
         elif kind == "asn" and "ASN " in parts and asn is not None:
-            colour = split("ASN ", 8, asn)
-        elif kind == "country" and "CTRY" in parts and country is not None:
-            colour = plain("CTRY", code(country))
+            colour = split("ASN ", 8, asn, lambda place: speaks("HASN", place))
+        elif kind == "country_grid" and "CGRD" in parts and country is not None and located:
+            colour = split("CGRD", 16, code(country) * 2**20 + square())
+        elif kind == "grid" and "GRID" in parts and located:
+            colour = split("GRID", 16, square())
+        elif kind in {"colo", "country", "continent"} and facts.get(kind) is not None:
+            tag = {"colo": "COLO", "country": "CTRY", "continent": "CONT"}[kind]
+            colour = plain(tag, code(facts[kind])) if tag in parts else None
         if colour is not None:
             break
     colour = meta["default"] if colour is None else colour
@@ -444,19 +467,28 @@ def test_the_example_of_the_documentation_is_what_is_written_and_says_what_is_re
     assert documented(example, {"asn": 701}) == documented(example, {"asn": 1, "country": "US"}) == second
 
 
-@settings(max_examples=40, deadline=None)
-@given(worlds(), st.lists(clients, max_size=8))
-def test_a_reader_made_of_the_documentation_agrees(world, facts):
-    step, _, cells, default = world
-    cells = {kind: cells[kind] if kind in {"asn_country", "asn", "country"} else {} for kind in cells}
-    _, data = packed((step, tuple(KINDS), cells, default))
-    for client in [
-        *facts,
-        *(Facts(*pair) for pair in cells["asn_country"]),
-        *(Facts(asn) for asn in cells["asn"]),
-    ]:
-        known = {name: value for name, value in client._asdict().items() if value is not None}
-        assert documented(data, known)[0] == LatencyMap(data).find(client)[1]
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.lists(clients, max_size=8), st.data())
+def test_a_reader_made_of_the_documentation_agrees(world, facts, data):
+    places = st.sampled_from([NOWHERE, EVERYWHERE]) | st.builds(
+        home_of, st.floats(-90, 90), st.floats(-180, 180)
+    )
+    tables, _ = packed(world)
+    homes = {kind: {key: data.draw(places) for key in tables[kind]} for kind in ("asn", "asn_country")}
+    _, encoded = packed(world, homes)
+    live = LatencyMap(encoded)
+    where = st.tuples(st.none() | st.floats(-90, 90), st.floats(-180, 180))
+    known = [
+        *(Facts(asn, country) for asn, country in world[2]["asn_country"]),
+        *(Facts(asn) for asn in world[2]["asn"]),
+    ]
+    for client in [*facts, *known, *(client._replace(**_place(data.draw(where))) for client in known)]:
+        stated = {name: value for name, value in client._asdict().items() if value is not None}
+        assert documented(encoded, stated)[0] == live.find(client)[1]
+
+
+def _place(place):
+    return dict(zip(("latitude", "longitude"), place, strict=True))
 
 
 def test_sections_are_aligned_and_apart():
