@@ -13,7 +13,7 @@ from isochrone.store.errors import StoreError
 from isochrone.store.sqlite import Store
 
 NOW = 1_790_000_000.0
-PLENTY = Allowance(60.0, 1000)
+PLENTY = Allowance("p", 60.0, 1000)
 
 
 def samples(count=3, at=NOW, origin="fra-1"):
@@ -37,7 +37,7 @@ def test_a_repeat_is_known_and_stores_nothing(store):
 
 
 def test_a_batch_above_the_allowance_leaves_nothing_behind(store):
-    few = Allowance(60.0, 4)
+    few = Allowance("p", 60.0, 4)
     agent_batches.accept(store, "fra-1", "a", samples(3), now=NOW, allowance=few)
     with pytest.raises(TooManyError) as caught:
         agent_batches.accept(store, "fra-1", "b", samples(3), now=NOW, allowance=few)
@@ -45,6 +45,9 @@ def test_a_batch_above_the_allowance_leaves_nothing_behind(store):
     assert not agent_batches.is_known(store, "fra-1", "b")
     assert len(store.sample_columns()) == 3
     assert agent_batches.accept(store, "fra-1", "b", samples(1), now=NOW, allowance=few)  # what fits is taken
+    assert agent_batches.accept(
+        store, "fra-1", "d", samples(3), now=NOW, allowance=few._replace(plan="q")
+    )  # another plan is counted by itself
     later = samples(3, at=NOW + 60)
     assert agent_batches.accept(store, "fra-1", "c", later, now=NOW, allowance=few)
 
@@ -78,7 +81,7 @@ def test_plans_and_ids_are_kept_for_as_long_as_told(store):
 def test_whatever_is_sent_in_whatever_order_each_id_counts_once_and_no_span_is_overfull(
     tmp_path_factory, sent
 ):
-    allowance = Allowance(60.0, 40)
+    allowance = Allowance("p", 60.0, 40)
     taken: dict[tuple[str, str], int] = {}
     with Store.open(tmp_path_factory.mktemp("s") / "isochrone.db") as store:
         for origin, batch, count in sent:

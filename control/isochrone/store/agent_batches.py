@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class Allowance(NamedTuple):
-    """How many samples an origin may have within each span of time, counted by when they were measured."""
+    """How many samples an origin may have by one plan within each span of time, counted by when they were measured."""
 
+    plan: str  # its id
     width: float  # seconds of a span
     samples: int  # at most, in each
 
@@ -67,9 +68,9 @@ def accept(
         spans = Counter(sample.timestamp // allowance.width * allowance.width for sample in samples)
         for begins, count in spans.items():
             (total,) = connection.execute(
-                "INSERT INTO agent_load VALUES (?,?,?) ON CONFLICT (origin, begins)"
+                "INSERT INTO agent_load VALUES (?,?,?,?) ON CONFLICT (origin, plan, begins)"
                 " DO UPDATE SET samples = samples + excluded.samples RETURNING samples",
-                (origin, begins, count),
+                (origin, allowance.plan, begins, count),
             ).fetchone()
             if total > allowance.samples:
                 raise TooManyError(begins, allowance)

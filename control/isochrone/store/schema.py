@@ -72,9 +72,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX agent_batches_by_time ON agent_batches (accepted_at)",
         """CREATE TABLE agent_load (
             origin TEXT NOT NULL,
+            plan TEXT NOT NULL,
             begins REAL NOT NULL,
             samples INTEGER NOT NULL,
-            PRIMARY KEY (origin, begins)
+            PRIMARY KEY (origin, plan, begins)
         )""",
         "CREATE TABLE agent_plans (id TEXT PRIMARY KEY, current_at REAL NOT NULL, body BLOB NOT NULL)",
     ),
