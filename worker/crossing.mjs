@@ -6,24 +6,43 @@ import { waitUntil } from "cloudflare:workers";
 // Fields that must be looked at one by one before a request can go on: the same names as in headers.py.
 const marked = /[^\0-\x7f]|"(x-isochrone-|proxy-|content-length"|transfer-encoding"|upgrade"|expect"|te"|keep-alive"|trailer")/;
 const bound = /"connection":(?!"keep-alive")/i;
-const continued = /"(via|traceparent|cf-connecting-ip)":/;
+const continued = /"(via|traceparent)":/;
+
+/** Fields of requests that were glanced at, until they are sent. */
+const glanced = new WeakMap();
 
 /**
- * Of a request, one line each: how plain it is, URL, method, facts and fields; the last two as JSON. Plain: 0 when its
- * fields must be looked at, 1 when they can go on as they are, 2 when it is a GET or HEAD besides, for no URL of our own,
- * 3 when nothing in them must be continued besides.
+ * Of a request that can go on as it is, one line each: scheme and host, Host field, facts (JSON), CF-Connecting-IP,
+ * X-Forwarded-For. Such a request is a GET or HEAD without a body, for no URL of our own, with no field that must be looked
+ * at or continued. Of any other: "". The fields stay here for `sendAlong`: text that crosses costs some 10 us a kilobyte.
+ */
+export function glance(request) {
+  const { url, method, headers, cf } = request;
+  const end = url.indexOf("/", 8);
+  if ((method !== "GET" && method !== "HEAD") || end < 0 || url.includes("/.isochrone")) return "";
+  const fields = Object.fromEntries(headers);
+  const text = JSON.stringify(fields);
+  if (marked.test(text) || bound.test(text) || continued.test(text)) return "";
+  glanced.set(request, fields);
+  const client = fields["cf-connecting-ip"] ?? "";
+  return `${url.slice(0, end)}\n${fields.host ?? ""}\n${factsOf(cf)}\n${client}\n${fields["x-forwarded-for"] ?? ""}`;
+}
+
+/**
+ * Of any request, one line each: 0 when its fields must be looked at, 1 when they can go on as they are; URL, method, facts
+ * and fields, the last two as JSON.
  */
 export function read(request) {
   const { url, method, headers, cf } = request;
-  const facts = cf
+  const fields = JSON.stringify(Object.fromEntries(headers));
+  const plain = marked.test(fields) || bound.test(fields) ? 0 : 1;
+  return `${plain}\n${url}\n${method}\n${factsOf(cf)}\n${fields}`;
+}
+
+function factsOf(cf) {
+  return cf
     ? JSON.stringify([cf.asn, cf.country, cf.colo, cf.continent, cf.latitude, cf.longitude, cf.httpProtocol])
     : "[]";
-  const fields = JSON.stringify(Object.fromEntries(headers));
-  let plain = marked.test(fields) || bound.test(fields) ? 0 : 1;
-  if (plain && (method === "GET" || method === "HEAD") && !url.includes("/.isochrone")) {
-    plain = continued.test(fields) ? 2 : 3;
-  }
-  return `${plain}\n${url}\n${method}\n${facts}\n${fields}`;
 }
 
 /**
@@ -58,6 +77,27 @@ function within(ms, abort, input, init, moving) {
       },
     );
   });
+}
+
+/** What all plain requests of one network from one place have in common, as lane.py made it; `fields` as JSON. */
+export function lane(base, fields, origin, altSvc, timing, reason) {
+  return { base, fields: JSON.parse(fields), origin, altSvc, timing, reason };
+}
+
+/** A request that was glanced at, along its lane. Of a name that is there twice the later one counts: ours. */
+export function sendAlong(lane, request, traceparent, forwardedFor, ms) {
+  const { url, method } = request;
+  const end = url.indexOf("/", 8);
+  const host = url.indexOf("/") + 2;
+  const headers = {
+    ...glanced.get(request),
+    ...lane.fields,
+    traceparent,
+    "x-forwarded-proto": url.slice(0, host - 3),
+    "x-forwarded-host": url.slice(host, end),
+  };
+  if (forwardedFor) headers["x-forwarded-for"] = forwardedFor;
+  return within(ms, undefined, lane.base + url.slice(end), { method, redirect: "manual", headers });
 }
 
 /** A request without a body; `init` as JSON. */
@@ -147,10 +187,15 @@ export function dress(response, altSvc, timing, origin, request) {
   return ours;
 }
 
-/** The same, for an answer that nobody needs to look at; else undefined. */
-export function dressGood(response, altSvc, timing, origin, request) {
+/**
+ * The same for an answer that nobody needs to look at, after so many seconds of the origin and of the edge; else undefined.
+ * `altSvc` is for lanes whose promise depends on the time.
+ */
+export function dressGood(response, lane, altSvc, waited, edge, request) {
   const { status } = response;
-  return status >= 200 && status < 500 && status !== 421 ? dress(response, altSvc, timing, origin, request) : undefined;
+  if (status < 200 || status >= 500 || status === 421) return undefined;
+  const timing = `${lane.timing}${(waited * 1000).toFixed(1)}, edge;dur=${(edge * 1000).toFixed(1)}${lane.reason}`;
+  return dress(response, altSvc ?? lane.altSvc, timing, lane.origin, request);
 }
 
 function unbind(headers, connection) {

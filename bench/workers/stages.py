@@ -15,7 +15,7 @@ from isochrone_edge.forward import Limits, forward
 from isochrone_edge.latency_map import Facts
 from isochrone_edge.steer import Steering
 from isochrone_edge.trace import begun
-from rim import Rim, dressed
+from rim import Rim
 from workers import WorkerEntrypoint
 
 _rim: Rim | None = None
@@ -30,25 +30,23 @@ class Default(WorkerEntrypoint):
         if isolate.steering.map is None:
             data = await self.env.LATENCY_MAP.get("map", "arrayBuffer")
             isolate.steering = Steering(_latency_map(data))
-        _, url, method, facts, fields = rim.read(js_request)
+        _, url, _, facts, _ = rim.read(js_request)
         lane, steering = isolate.lane(facts), isolate.steering
-        front = isolate.front(url[: url.find("/", 8)], "x")
-        plan, breaker, limits = lane.plan, Breaker(), Limits()
-        init = f'{{"method":"{method}","redirect":"manual","headers":{fields[:-1]},{lane.added(fields, begun(1), front)}}}}}'
+        shape, plan, breaker, limits = rim.shape(lane), lane.plan, Breaker(), Limits()
         response, client = JsResponse.new(None), Facts(3320, "DE", "FRA", "EU", 50.1, 8.7)
 
         async def send(origin, seconds):
             return 200, None
 
         stages = {
-            "read a request (one crossing)": lambda: rim.read(js_request),
+            "glance at a request (one crossing)": lambda: rim.glance(js_request).split("\n"),
+            "read it in full (one crossing)": lambda: rim.read(js_request),
             "the same in many crossings": lambda: _slowly(rim, js_request),
             "map look-up, facts to colour": lambda: steering.map.find(client),
             "plan, remembered by facts": lambda: isolate.lane(facts),
-            "trace and fields for the origin": lambda: lane.added(fields, begun(getrandbits(192)), front),
-            "fields into JavaScript (parse)": lambda: rim.parse(init),
-            "dress an answer (one crossing)": lambda: dressed(
-                rim, self.ctx, js_request, response, 200, "clear", "a;dur=1", "o"
+            "a trace begun": lambda: begun(getrandbits(192)),
+            "dress an answer (one crossing)": lambda: rim.dress_good(
+                response, shape, "clear", 0.001, 0.001, js_request
             ),
             "clock": time,
         }

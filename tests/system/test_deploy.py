@@ -39,7 +39,7 @@ def test_the_edge_imports_the_standard_library_only():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            allowed = sys.stdlib_module_names | {"isochrone_edge", "rim"}
-            if path.name in {"entry.py", "rim.py"}:  # the edge's two files that meet JavaScript
-                allowed |= {"workers", "js", "pyodide"}
+            allowed = sys.stdlib_module_names | {"isochrone_edge"}
+            if path.parent == ROOT / "worker":  # the files that meet JavaScript
+                allowed |= {"workers", "js", "pyodide"} | {other.stem for other in path.parent.glob("*.py")}
             assert {name.partition(".")[0] for name in names if name} <= allowed, path

@@ -182,6 +182,7 @@ def test_hosts_are_remembered_only_when_they_are_ours():
     assert (
         isolate.front("https://a.test", "a.test") == '"x-forwarded-proto":"https","x-forwarded-host":"a.test"'
     )
+    assert isolate.fronts == {"https://a.test": "a.test"}
     for n in range(1000):
         isolate.front(f"https://a.test:{n}", f"a.test:{n}")
     assert len(isolate.fronts) <= 256

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from .breaker import Breaker
-from .hedge import TokenBucket, Usual
+from .hedge import Hedging
 from .steer import Origin
+from .variables import Limits
 
 #: RFC 9110 section 9.2.2: may be sent again when it is not known whether the first one arrived
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -22,22 +23,6 @@ class Unreachable(Exception):
     def __init__(self, message: str = "", *, sent: bool = True) -> None:
         super().__init__(message)
         self.sent = sent  # False: nothing of the request can have reached the origin
-
-
-class Limits(NamedTuple):
-    """Seconds. The budget ends with the first byte of the answer: a body that has begun is never cut."""
-
-    budget: float = 2.5
-    each_try: float = 2.0
-    tries: int = 4
-    retry_statuses: frozenset[int] = frozenset()
-
-
-class Hedging(NamedTuple):
-    """What decides on a second request beside the first."""
-
-    bucket: TokenBucket
-    usual: Usual
 
 
 class Forwarded(NamedTuple):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from .trace import Trace
+if TYPE_CHECKING:
+    from .trace import Trace
 
 #: RFC 9110 section 7.6.1 and RFC 9112: of one connection only, whether or not `Connection` names them
 HOP_BY_HOP = frozenset(

@@ -6,6 +6,8 @@ and takes away most of the tail. Plain data, clock passed in.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 SHARE = 0.05  # of the requests, at most
 BURST = 10.0  # hedges that may be saved up
 MIN_SAMPLES = 20  # of an origin, before its p95 is believed
@@ -55,3 +57,10 @@ class Usual:
     def p95(self, origin: str) -> float | None:
         """Seconds; None while too little is known."""
         return self._estimate[origin] if self._samples.get(origin, 0) >= MIN_SAMPLES else None
+
+
+class Hedging(NamedTuple):
+    """What decides on a second request beside the first."""
+
+    bucket: TokenBucket
+    usual: Usual

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from . import headers as fields
 from .bands import hashed, unit
 from .breaker import Breaker
-from .forward import Hedging
 from .headers import host_allowed
-from .hedge import TokenBucket, Usual
+from .hedge import Hedging, TokenBucket, Usual
 from .lane import Lane
 from .latency_map import LatencyMap
-from .snapshot import KV, Snapshot
+from .snapshot import Snapshot
 from .steer import Steering
 from .variables import read
+
+if TYPE_CHECKING:
+    from .snapshot import KV
 
 _HOSTS_KEPT = 256
 _LANES_KEPT = 2048
@@ -38,8 +41,8 @@ class Isolate:
         self.counters = dict.fromkeys(
             ("requests", "failed", "refused", "retried", "hedged", "cut", "cache_hits", "cache_stored"), 0
         )
-        #: scheme and host, seen and found good -> how its Host field stands in JSON, and what an origin is told of both
-        self.fronts: dict[str, tuple[str, str]] = {}
+        #: scheme and host, seen and found good -> the Host field that says the same
+        self.fronts: dict[str, str] = {}
         self.first_ms = 1000 * min(variables.limits.budget, variables.limits.each_try)
         self.lanes: dict[str, Lane | None] = {}
         #: whether there can be a quick way
@@ -130,10 +133,9 @@ class Isolate:
         site = self.variables.site
         if not (host_allowed(host, site) and (named == host or host_allowed(named, site))):
             return None
-        front = f'"x-forwarded-proto":"{scheme}","x-forwarded-host":"{host}"'
         if len(self.fronts) < _HOSTS_KEPT and scheme in ("http", "https"):
-            self.fronts[base] = f'"host":"{host}"', front
-        return front
+            self.fronts[base] = host
+        return f'"x-forwarded-proto":"{scheme}","x-forwarded-host":"{host}"'
 
     def _try(self, live: LatencyMap) -> Steering | None:
         try:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable
 from random import random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .latency_map import LatencyMap, MapError
+
+if TYPE_CHECKING:  # a class of type Protocol takes longer to make than all the others together
+    from collections.abc import Awaitable
+    from typing import Protocol
+
+    class KV(Protocol):
+        """What the snapshot asks of Workers KV; both give None for a key that is not there."""
+
+        def text(self, key: str) -> Awaitable[str | None]: ...  # noqa: D102
+        def data(self, key: str) -> Awaitable[bytes | None]: ...  # noqa: D102
+
 
 MANIFEST_KEY = "map/current"
 GIVE_UP_SECONDS = (
     30.0  # a refresh that has not ended by then is taken for dead: its request may have been killed
 )
-
-
-class KV(Protocol):
-    """What the snapshot asks of Workers KV; both give None for a key that is not there."""
-
-    def text(self, key: str) -> Awaitable[str | None]: ...  # noqa: D102
-    def data(self, key: str) -> Awaitable[bytes | None]: ...  # noqa: D102
 
 
 class Snapshot:

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 #: version 00, and later ones as far as they begin like it (section 3.2.4)
-_PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
+_PARENT = r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z"
 _NO_TRACE, _NO_PARENT = "0" * 32, "0" * 16
 _NOT_ZERO = 1 << 64 | 1  # neither id may be all zeros
 KEY = "isochrone"  # of our entry in tracestate
@@ -48,7 +48,7 @@ def trace(parent: str | None, state: str | None, entropy: int, *, sampled: bool)
     digits = f"{entropy | _NOT_ZERO:048x}"
     hop = digits[32:]
     if parent is not None:
-        match = _PARENT.match(parent)
+        match = re.match(_PARENT, parent)
         if (
             match is not None
             and match[2] != _NO_TRACE

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from .forward import Limits
 from .headers import host_allowed
 from .steer import Origin, built_in_origins
 
@@ -35,6 +34,15 @@ DEFAULTS = {
     "CROSSING": "on",  # off: without crossing.mjs, slower
     "ISOCHRONE_SECRET": "",  # opens /.isochrone/*; a secret, not a variable
 }
+
+
+class Limits(NamedTuple):
+    """Seconds. The budget ends with the first byte of the answer: a body that has begun is never cut."""
+
+    budget: float = 2.5
+    each_try: float = 2.0
+    tries: int = 4
+    retry_statuses: frozenset[int] = frozenset()
 
 
 class Variables(NamedTuple):

@@ -1,0 +1,56 @@
+"""The edge's cache as the runtime has it: what may be kept, and for how long, is `isochrone_edge.cache`'s word."""
+
+from json import dumps, loads
+
+import js
+from js import Response as JsResponse
+from pyodide.ffi import JsException
+
+from isochrone_edge import cache
+from rim import Rim
+
+
+class Store:
+    """The Cache API under the public URL, with `Vary` honoured."""
+
+    def __init__(self, rim: Rim, url: str, headers: dict[str, str]) -> None:
+        self._rim, self._url, self._headers = rim, url.partition("#")[0], headers
+        self._taken = False  # the first key holds another variant
+        self._cache = js.caches.default
+
+    async def find(self):
+        """A kept answer for this request and its fields, or None."""
+        hit = await self._cache.match(cache.key(self._url))
+        if not hit:
+            return None
+        chosen = cache.variant(hit.headers.get(cache.VARY) or None, self._headers)
+        if chosen != (hit.headers.get(cache.VARIANT) or ""):
+            self._taken = True
+            hit = await self._cache.match(cache.key(self._url, chosen))
+            if not hit:
+                return None
+        return hit
+
+    def give(self, hit, now: float):
+        """The answer that a kept one makes."""
+        ours = JsResponse.new(hit.body, hit)
+        return _changed(ours, *cache.given(loads(self._rim.fields(hit.headers)), now))
+
+    async def keep(self, copy, fields: dict[str, str], seconds: int, now: float) -> None:
+        """Keep a copy of an answer; for `waitUntil`."""
+        chosen = cache.variant(fields.get("vary"), self._headers)
+        kept = _changed(JsResponse.new(copy.body, copy), *cache.kept(fields, seconds, chosen, now))
+        try:
+            await self._cache.put(cache.key(self._url, chosen if self._taken else ""), kept)
+            self._rim.isolate.counters["cache_stored"] += 1
+        except JsException as error:
+            print(dumps({"event": "cache", "reason": str(error)[:200]}))
+
+
+def _changed(response, fields: dict[str, str], gone: list[str]):
+    headers = response.headers
+    for name in gone:
+        headers.delete(name)
+    for name, value in fields.items():
+        headers.set(name, value)
+    return response

@@ -1,0 +1,236 @@
+"""The long way of a request: bodies, fields that must be looked at, sessions, a second candidate, failures, the log.
+
+One request: plan (colour, candidates, reason) -> forward along the candidates -> answer with Alt-Svc and Server-Timing.
+"""
+
+from json import loads
+from random import getrandbits
+from time import time
+
+import js
+
+from isochrone_edge import log
+from isochrone_edge.colour import facts_of
+from isochrone_edge.forward import IDEMPOTENT, Forwarded, forward
+from isochrone_edge.headers import BUDGET, WITH_BODY, added, budget_seconds, may_keep, peek
+from isochrone_edge.isolate import protocol_of
+from isochrone_edge.problem import problem
+from isochrone_edge.steer import Origin, Plan, Steering
+from isochrone_edge.trace import Trace, trace
+from rim import Rim
+from sender import Sender, dressed
+from workers import Response
+
+_NO_PLAN = Plan((), "none")
+_BODYLESS = ("GET", "HEAD")
+
+
+class Request:
+    """One request, from its fields to its answer."""
+
+    def __init__(self, rim: Rim, ctx, js_request, began: float, first=None) -> None:
+        self.rim, self.ctx, self.isolate = rim, ctx, rim.isolate
+        self.js_request, self.began = js_request, began
+        plain, url, self.method, self.facts, self.fields = rim.read(js_request)
+        # The URL is never normalised: scheme, Host field and target, put together.
+        self.url, self.end = url, url.find("/", 8)
+        self.path = url[self.end :]
+        #: the origin that the quick way has asked, and what came of it: an answer or an error
+        self.first = first
+        self.plan, self.front, self._headers, self._trace = _NO_PLAN, "", None, None
+        #: a request without a body is made anew from JSON, which is cheaper than a copy; a plain one from this very text
+        self.plain = plain != "0"
+        self.bodyless = self.method in _BODYLESS and (self.plain or self._without_body())
+
+    def _without_body(self) -> bool:
+        return self.fields.isascii() and WITH_BODY.isdisjoint(self.headers)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The client's fields; names in lower case, repeated ones joined with commas."""
+        if self._headers is None:
+            self._headers = loads(self.fields)
+        return self._headers
+
+    @property
+    def trace(self) -> Trace:
+        """The trace that the client began, else one that begins here; `sampled` ones are told in the log."""
+        if self._trace is None:
+            share, fields, entropy = self.isolate.variables.log_share, self.fields, getrandbits(192)
+            sampled = share > 0 and (entropy & 0xFFFFFF) / 0x1000000 < share
+            self._trace = trace(
+                peek(fields, "traceparent"), peek(fields, "tracestate"), entropy, sampled=sampled
+            )
+        return self._trace
+
+    async def answer(self):
+        """The answer: a Response of JavaScript or of the SDK."""
+        isolate = self.isolate
+        if self.end < 0:
+            return self.fail(400, "refused:target")
+        front = isolate.front(self.url[: self.end], self.headers.get("host", ""))
+        if front is None:
+            return self.fail(421, "refused:host")
+        self.front = front
+        if "/.isochrone" in self.path:
+            local = js.URL.new(self.url).pathname
+            if (local + "/").startswith("/.isochrone/"):
+                return self.own(local)
+        steering = isolate.steering if isolate.canary is None else isolate.steering_for(self.headers)
+        plan = self.plan = steering.plan_for(self.facts)
+        if plan.band > 1:
+            plan = self.plan = plan.for_session(isolate.session(self.headers))
+        if not plan.origins:
+            return self.fail(503, "refused:no_origins")
+        if isolate.variables.cache_ttl:
+            return await self.through_cache(steering)
+        return self.passed_on(await self.forward(), steering)
+
+    def own(self, path: str) -> Response:
+        """`/.isochrone/*`: the edge's own."""
+        from isochrone_edge import own_endpoints
+
+        query = self.path.partition("?")[2]
+        status, body = own_endpoints.answer(
+            self.isolate, path, query, self.headers.get("authorization", ""), time()
+        )
+        headers = {"content-type": own_endpoints.TYPES[status], "cache-control": "no-store"}
+        return Response(body, status=status, headers=headers)
+
+    async def forward(self) -> Forwarded:
+        """Along the candidates."""
+        isolate, keep = self.isolate, False
+        limits = isolate.variables.limits
+        if not self.plain:
+            if BUDGET in self.headers:
+                limits = limits._replace(budget=budget_seconds(self.headers, limits.budget))
+            keep = may_keep(self.headers, isolate.variables.keep_body)
+
+        def repeatable(sent: bool) -> bool:
+            if sent and self.method not in IDEMPOTENT and "idempotency-key" not in self.headers:
+                return False
+            return keep or self.bodyless or not self.js_request.body  # null is falsy
+
+        return await forward(
+            self.plan.origins,
+            Sender(self.rim, self, keep=keep),
+            repeatable=repeatable,
+            breaker=isolate.breaker,
+            clock=time,
+            limits=limits,
+            hedging=isolate.hedging,
+            began=self.began,
+            first=self.first[0] if self.first else None,
+        )
+
+    def ours(self, origin: Origin) -> str:
+        """The fields that the edge sets on the way to this origin, as members of a JSON object."""
+        plan = self.plan
+        return added(
+            self.fields,
+            colour=plan.colour,
+            origin=origin.id,
+            version=plan.version,
+            trace=self.trace,
+            front=self.front,
+            protocol=protocol_of(self.facts),
+        )
+
+    def passed_on(self, done: Forwarded, steering: Steering, note: str = ""):
+        """What the candidates brought, as it goes to the client."""
+        response, origin, status, plan = done.response, done.origin, done.status, self.plan
+        if response is None:
+            return self.fail(status, done.reason, done)
+        now = time()
+        edge = max(0.0, now - self.began - done.seconds)
+        timing = (
+            f'colour;desc="{plan.colour}", map;desc="{plan.version}", origin;desc="{origin.id}";dur={done.seconds * 1000:.1f}, '
+            f'edge;dur={edge * 1000:.1f}, tries;desc="{done.tries}", reason;desc="{plan.reason}"{note}'
+        )
+        ours = dressed(
+            self.rim,
+            self.ctx,
+            self.js_request,
+            response,
+            status,
+            steering.promise(origin, now),
+            timing,
+            origin.id,
+        )
+        if (
+            done.tries > 1
+            or status >= 500
+            or self.trace.sampled
+            or done.seconds > self.isolate.variables.slow
+        ):
+            self.tell(done, edge)
+        return ours
+
+    async def through_cache(self, steering: Steering):
+        """From a copy at the edge, else from an origin, and then perhaps with a copy kept."""
+        from edge_cache import Store
+        from isochrone_edge import cache
+
+        if not cache.may_answer(self.method, self.headers):
+            return self.passed_on(await self.forward(), steering)
+        store, isolate = Store(self.rim, self.url, self.headers), self.isolate
+        hit = await store.find()
+        if hit:
+            isolate.counters["cache_hits"] += 1
+            done = Forwarded(store.give(hit, time()), self.plan.origins[0], 0, hit.status, 0.0)
+            return self.passed_on(done, steering, ', cache;desc="hit"')
+        done = await self.forward()
+        if done.response is not None and done.status != 101:
+            fields = loads(self.rim.fields(done.response.headers))
+            seconds = cache.lifetime(done.status, fields, isolate.variables.cache_ttl)
+            if seconds:
+                self.ctx.waitUntil(store.keep(done.response.clone(), fields, seconds, time()))
+        return self.passed_on(done, steering)
+
+    def fail(self, status: int, reason: str, done: Forwarded | None = None) -> Response:
+        """Our own failure (RFC 9457). Says nothing of what is inside."""
+        done = done or Forwarded(None, None, 0, status, 0.0)
+        plan = self.plan
+        self.isolate.counters["refused" if status in (400, 421, 503) else "failed"] += 1
+        body, headers = problem(status, self.trace.id)
+        headers["server-timing"] = (
+            f'colour;desc="{plan.colour}", map;desc="{plan.version}", tries;desc="{done.tries}"'
+        )
+        self.tell(done._replace(reason=reason), max(0.0, time() - self.began - done.seconds), "failure")
+        return Response(None if self.method == "HEAD" else body, status=status, headers=headers)
+
+    def tell(self, done: Forwarded, edge: float, event: str = "") -> None:
+        """One line for the log, and the counters that go with it."""
+        counters, facts = self.isolate.counters, facts_of(*loads(self.facts)[:6])
+        counters["retried"] += max(0, done.tries - 1 - done.hedged)
+        counters["hedged"] += done.hedged
+        if not event:
+            slow = done.seconds > self.isolate.variables.slow
+            event = (
+                "failure"
+                if done.status >= 500
+                else "failover"
+                if done.tries > 1
+                else "slow"
+                if slow
+                else "sampled"
+            )
+        print(
+            log.line(
+                event,
+                reason=f"{self.plan.reason}|{done.reason}",
+                trace_id=self.trace.id,
+                method=self.method,
+                path=self.path,
+                status=done.status,
+                colour=self.plan.colour,
+                map_version=self.plan.version,
+                origin=done.origin.id if done.origin else "",
+                tries=done.tries,
+                edge_ms=edge * 1000,
+                origin_ms=done.seconds * 1000,
+                asn=facts.asn,
+                country=facts.country,
+                colo=facts.colo,
+            )
+        )

@@ -1,0 +1,137 @@
+"""What the long way needs of JavaScript: sending one request to one origin, and dressing its answer."""
+
+import asyncio
+from json import dumps, loads
+
+import js
+from js import AbortController
+from js import Request as JsRequest
+from js import Response as JsResponse
+from js import fetch as js_fetch
+from pyodide.ffi import JsException
+
+from isochrone_edge.forward import Unreachable
+from isochrone_edge.headers import HOP_BY_HOP, dropped_from_request, nominated, to_origin
+from isochrone_edge.steer import Origin
+from rim import WATCH_BYTES, Rim
+
+
+class Sender:
+    """Sends one request to one origin after another, body streamed."""
+
+    def __init__(self, rim: Rim, request, *, keep: bool) -> None:
+        self.rim, self.request, self.keep = rim, request, keep
+
+    async def __call__(self, origin: Origin, seconds: float):
+        """Status and answer of the origin, or Unreachable, or TimeoutError after `seconds`."""
+        rim, request = self.rim, self.request
+        if request.first is not None:  # the quick way has been here already
+            (_, outcome), request.first = request.first, None
+            if isinstance(outcome, BaseException):
+                raise failure_of(outcome)
+            return checked(outcome)
+        url = "https://" + origin.host + request.path
+        ours = request.ours(origin)  # members of a JSON object
+        # What is given up goes on until this request ends, unless it can be aborted; that costs as much as all of
+        # steering, and is for origins that have failed lately, and for hedging.
+        isolate = rim.isolate
+        abort = (AbortController.new(),) if isolate.hedging or isolate.breaker.troubled(origin.id) else ()
+        try:
+            if rim.crossing is None:
+                response = await self._send(url, ours, seconds, abort)
+            elif request.bodyless:
+                response = await rim.send(url, self._init(ours), seconds * 1000, *abort)
+            else:
+                gone, theirs = dumps(dropped_from_request(request.headers)), request.js_request
+                if self.keep:
+                    theirs = theirs.clone()
+                response = await rim.send_copy(
+                    url, theirs, gone, f"{{{ours}}}", seconds * 1000, not self.keep, *abort
+                )
+        except BaseException as error:
+            if abort:
+                abort[0].abort()
+            raise failure_of(error) from error
+        return checked(response)
+
+    def _init(self, ours: str) -> str:
+        """A request without a body, made anew. Of a name that is there twice the later one counts: ours."""
+        request = self.request
+        theirs = request.fields[1:-1] if request.plain else dumps(to_origin(request.headers))[1:-1]
+        comma = "," if theirs else ""
+        return f'{{"method":"{request.method}","redirect":"manual","headers":{{{theirs}{comma}{ours}}}}}'
+
+    async def _send(self, url: str, ours: str, seconds: float, abort):
+        rim, request = self.rim, self.request
+        if request.bodyless:
+            outbound = JsRequest.new(url, rim.parse(self._init(ours)))
+        else:
+            outbound = JsRequest.new(url, request.js_request.clone() if self.keep else request.js_request)
+            fields = outbound.headers
+            for name in dropped_from_request(request.headers):
+                fields.delete(name)
+            for name, value in loads(f"{{{ours}}}").items():
+                fields.set(name, value)
+        future = js_fetch(outbound, signal=abort[0].signal) if abort else js_fetch(outbound)
+        if not request.bodyless and not self.keep and request.js_request.body:
+            return (
+                await future
+            )  # from here it can't be seen whether the body still moves: it takes the time it takes
+        return await rim.until(future, seconds)
+
+
+def checked(response):
+    """Status and answer. What has a status that no Response can have is no answer."""
+    status = response.status
+    if not 100 <= status <= 599:
+        raise Unreachable(f"status {status}")
+    return status, response
+
+
+def failure_of(error: BaseException) -> BaseException:
+    """What `forward` makes of an error that a fetch ended with."""
+    if isinstance(error, (JsException, OSError)) and not isinstance(error, TimeoutError):
+        return TimeoutError() if getattr(error, "name", "") == "TimeoutError" else Unreachable(str(error))
+    return error
+
+
+def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing: str, origin: str):
+    """The origin's answer with our Alt-Svc in place of its own, Server-Timing, and nothing of its connection.
+
+    A long body, or one of unknown length, is watched for being cut off.
+    """
+    if status >= 500 or status in (101, 421):  # section 6 of RFC 7838 for 421
+        alt_svc = ""
+    if rim.crossing is not None:
+        return rim.dress(response, alt_svc, timing, origin, request)
+    body = response.body if status != 101 else None
+    theirs = response.headers
+    length = theirs.get("content-length") or ""
+    short = length and len(length) < 6 and int(length) < WATCH_BYTES
+    if body and not short and not theirs.has("content-encoding"):  # read through a pipe it would be decoded
+        pipe = js.FixedLengthStream.new(int(length)) if length else js.IdentityTransformStream.new()
+        ctx.waitUntil(_watch(rim, body, pipe.writable, origin, request.signal))
+        body = pipe.readable
+    ours = JsResponse.new(body, response)
+    fields = ours.headers
+    if alt_svc:
+        fields.set("alt-svc", alt_svc)
+    else:
+        fields.delete("alt-svc")
+    fields.append("server-timing", timing)
+    connection = fields.get("connection")
+    if connection and status != 101:  # otherwise the runtime keeps it from the client by itself
+        for name in (*nominated(connection), *HOP_BY_HOP):
+            fields.delete(name)
+    return ours
+
+
+async def _watch(rim: Rim, body, writable, origin: str, signal) -> None:
+    try:
+        await body.pipeTo(writable)
+    except JsException:
+        await asyncio.sleep(0.005)
+        if not signal.aborted:  # else it was the client who left
+            rim.ended(origin, whole=False)
+    else:
+        rim.ended(origin, whole=True)
