@@ -174,7 +174,7 @@ async def test_a_healthy_world_gives_no_finding(certificates):
         ("ams-1", Outcome.OK, ()),
     ]
     plan = checks[0].plan
-    assert plan.usable
+    assert plan.proved
     assert plan.addresses == ("2001:db8::7", "203.0.113.7")
     assert (plan.ttl, plan.valid_until) == (300, 1_796_000_300.0)
     assert [(r.priority, r.target, r.port, r.alpn) for r in plan.https] == [
@@ -357,14 +357,14 @@ async def test_our_own_trouble_says_nothing_about_the_name(certificates):
         assert ids(check.findings) == {"not_checked"}
         assert {f.severity for f in check.findings} == {Severity.INFO}
         assert check.outcome is Outcome.PROBER_FAILED
-        assert not check.plan.usable
+        assert not check.plan.proved
 
 
 async def test_one_dead_server_among_others_withdraws_nothing(certificates):
     async with world(certificates, second=[drop()], **QUICK) as servers:
         checks = await servers.checker().check_all(now=time.time())
     assert {c.outcome for c in checks} == {Outcome.OK}
-    assert all(c.plan.usable for c in checks)
+    assert all(c.plan.proved for c in checks)
 
 
 async def test_a_dead_port_is_unreachable(certificates):
@@ -392,8 +392,8 @@ async def test_a_broken_promise_fails_its_own_origin_only(certificates):
         fra, ams = await servers.checker().check_all(now=time.time())
     assert (fra.outcome, ams.outcome) == (Outcome.TARGET_FAILED, Outcome.OK)
     assert fra.plan.why == ("dns.extra_address",)
-    assert not fra.plan.usable
-    assert ams.plan.usable
+    assert not fra.plan.proved
+    assert ams.plan.proved
 
 
 async def test_a_silent_server_does_not_hold_up_the_round(certificates):

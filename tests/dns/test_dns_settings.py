@@ -127,10 +127,10 @@ def test_good_names(serve, tmp_path):
     document = json.loads(result.output)
     assert document["findings"] == []
     (plan,) = document["plan"]
-    assert plan["usable"]
+    assert plan["proved"]
     assert plan["authority"] == f"fra.{ZONE}:8443"
     assert plan["addresses"] == ["2001:db8::7", "203.0.113.7"]
-    assert plan["valid_until"] == plan["resolved_at"] + plan["ttl"]
+    assert plan["valid_until"] == plan["checked_at"] + plan["ttl"]
     assert plan["https"][0]["alpn"][0] == "h3"
     table = run("-c", str(config))
     assert table.return_value == 0

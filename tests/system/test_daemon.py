@@ -50,6 +50,10 @@ async def test_the_whole_life_of_a_daemon(tmp_path):
             status, text = await daemon.text("/")
             assert status == 200
             assert "<title>Isochrone</title>" in text
+            status, text = await daemon.text("/resolution")
+            assert status == 404
+            assert "there is no [dns] section" in text
+            assert all(origin["dns"] is None for origin in told["origins"])
             status, text = await daemon.text("/metrics")
             assert status == 200
             for wanted in (

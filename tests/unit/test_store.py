@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isochrone.model import Finding, Outcome, Sample, Severity, Standing, TargetState
+from isochrone.model import Outcome, Sample, Standing, TargetState
 from isochrone.store import schema
 from isochrone.store.columns import OUTCOMES
 from isochrone.store.errors import StoreError, explain
@@ -84,7 +84,6 @@ def test_windows_counts_and_retention(path):
     with Store.open(path) as store:
         store.add_samples([sample(i) for i in range(10)])
         store.add_samples([sample(10, outcome=Outcome.PROBER_FAILED, rtt_ms=None)])
-        store.add_findings(NOW, [finding()])
         assert len(store.sample_columns(since=NOW + 4)) == 7
         assert len(store.sample_columns(since=NOW + 4, until=NOW + 6)) == 2
         assert store.sample_counts() == {"ok": 10, "prober_failed": 1}
@@ -92,19 +91,12 @@ def test_windows_counts_and_retention(path):
         assert store.last_sample_at() == NOW + 10
         assert store.forget(NOW + 5) == 5
         assert len(store.sample_columns()) == 6
-        assert store.findings() == []
 
 
 def test_order_is_by_time_whatever_the_order_of_arrival(path):
     with Store.open(path) as store:
         store.add_samples([sample(i) for i in (5, 1, 3)])
         assert store.sample_columns().timestamp.tolist() == [NOW + 1, NOW + 3, NOW + 5]
-
-
-def finding():
-    return Finding(
-        check="http3.alpn", subject="fra-1 127.0.0.1:443", severity=Severity.ERROR, evidence="e", advice="a", source="RFC", details={"k": "v"}
-    )  # fmt: skip
 
 
 def test_state_survives_closing(path):
@@ -119,7 +111,6 @@ def test_state_survives_closing(path):
         store.save_standings(
             {("fra-1", "fra.example.com:443"): standing, ("ams-1", "https"): Standing(failed=2)}
         )
-        store.add_findings(NOW, [finding()])
         store.add_publication(published)
         store.add_publication(
             Publication(
@@ -134,7 +125,6 @@ def test_state_survives_closing(path):
             ("fra-1", "fra.example.com:443"): standing,
             ("ams-1", "https"): Standing(failed=2),
         }
-        assert store.findings(since=NOW) == [(NOW, finding())]
         assert [p.version for p in store.publications()] == ["v2", "v1"]
         assert store.publications(limit=5)[1] == published
 

@@ -141,6 +141,7 @@ def _show(kv: dict[str, Any], daemon: dict[str, Any] | None, settings: Settings)
     samples = daemon["samples"]["window"]
     told = ", ".join(f"{count:,} {name}" for name, count in samples.items() if name != "total")
     click.echo(f"samples  {samples['total']:,} in the window" + (f": {told}" if told else ""))
+    click.echo(f"findings {_findings(daemon['findings'])}")
     for origin in daemon["origins"]:
         endpoint = origin["endpoint"]
         offered = (
@@ -152,6 +153,15 @@ def _show(kv: dict[str, Any], daemon: dict[str, Any] | None, settings: Settings)
         parts = (origin["health"], origin["dns"], endpoint)
         for finding in [finding for part in parts if part for finding in part["findings"]]:
             click.echo(f"         {finding['severity']}: {finding['evidence']}; {finding['advice']}")
+
+
+def _findings(counts: dict[str, int]) -> str:
+    told = [
+        f"{n:,} {kind}{'s' if n > 1 and kind != 'info' else ''}"
+        for kind, n in counts.items()
+        if kind != "open" and n
+    ]
+    return f"{counts['open']:,} open: {', '.join(told)}" if told else "none open"
 
 
 def _age(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +12,7 @@ import click
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
 from isochrone.model import Outcome, Severity
+from isochrone.verification.dns_document import document
 
 if TYPE_CHECKING:
     from isochrone.settings import Settings
@@ -59,23 +59,6 @@ def run_dns(settings: Settings, now: float) -> tuple[DnsCheck, ...]:
     return asyncio.run(checker.check_all(now=now))
 
 
-def document(site: str, checks: tuple[DnsCheck, ...], now: float) -> dict[str, object]:
-    """What `--json` prints; `plan` has one entry for each regional name."""
-    return {
-        "site": site,
-        "checked_at": now,
-        "checks": [
-            {
-                "origin": check.origin, "name": check.name, "outcome": check.outcome.value, "answers": check.answers,
-                "seconds": round(check.seconds, 3),
-            }
-            for check in checks
-        ],
-        "findings": [asdict(finding) for check in checks for finding in check.findings],
-        "plan": [asdict(check.plan) for check in checks],
-    }  # fmt: skip
-
-
 def _show(checks: tuple[DnsCheck, ...]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -89,7 +72,7 @@ def _show(checks: tuple[DnsCheck, ...]) -> None:
     for check in checks:
         https = "; ".join(f"{r.priority} {r.target}:{r.port} {','.join(r.alpn)}" for r in check.plan.https)
         table.add_row(
-            check.origin, check.name, "\n".join(check.plan.addresses) or "-", https or "-", f"{check.plan.ttl} s" if check.plan.usable else "-",
+            check.origin, check.name, "\n".join(check.plan.addresses) or "-", https or "-", f"{check.plan.ttl} s" if check.plan.proved else "-",
             str(check.answers), Text(check.outcome.value, style=_COLOURS[check.outcome]),
         )  # fmt: skip
     Console().print(table)

@@ -1,4 +1,7 @@
-"""The daemon's HTTP API: `/` for eyes, `/status` for commands, `/metrics` for Prometheus, `/healthz` for supervisors."""
+"""The daemon's HTTP API: `/` for eyes, `/status` for commands, `/metrics` for Prometheus, `/healthz` for supervisors.
+
+`/findings` and `/resolution` are in `promises.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from isochrone.service.metrics import registry
 from isochrone.service.page import PAGE
+from isochrone.service.promises import Promises
 
 if TYPE_CHECKING:
     from isochrone.service.daemon import Daemon
@@ -63,6 +67,7 @@ class Api:
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
+        app.add_routes(Promises(daemon).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         self.address = listen  # with the port that was chosen, once started
 

@@ -23,6 +23,7 @@ from isochrone.service.schedule import Recurring, scheduler_of
 from isochrone.service.status import document
 from isochrone.service.verifying import Verifying
 from isochrone.store.errors import StoreError
+from isochrone.store.findings import open_counts
 from isochrone.verification.dns import DnsChecker
 from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
@@ -281,9 +282,10 @@ class Daemon:
         since = self.clock() - self.settings.estimation.window_seconds
         try:
             counts = await asyncio.to_thread(self.store.sample_counts, since)
+            findings = await asyncio.to_thread(open_counts, self.store)
         except StoreError:
-            counts = {}
-        return document(self, counts)
+            counts, findings = {}, {}
+        return document(self, counts, findings)
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from isochrone.model import Severity
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -74,6 +76,13 @@ class DaemonCollector(Collector):
         for name, count in sorted(daemon.verifying.doubted.items()):
             doubted.add_metric([name], count)
         yield doubted
+        found = GaugeMetricFamily(
+            "isochrone_findings", "Findings of the last checks, by severity.", labels=["severity"]
+        )
+        current = [f.severity for findings in daemon.verifying.findings.values() for f in findings]
+        for severity in Severity:
+            found.add_metric([severity.value], current.count(severity))
+        yield found
         yield offered
         yield up
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from isochrone_edge.latency_map import LatencyMap
 
 
-def document(daemon: Daemon, window_counts: dict[str, int]) -> dict[str, Any]:
+def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[str, int]) -> dict[str, Any]:
     """The document; times are Unix seconds, ages seconds."""
     now = daemon.clock()
     tally = daemon.measuring.tally
@@ -32,6 +32,7 @@ def document(daemon: Daemon, window_counts: dict[str, int]) -> dict[str, Any]:
         if daemon.built is None
         else _map(daemon.built.map, now) | {"samples": daemon.built.samples},
         "kv": daemon.publisher.state.document(),
+        "findings": {"open": sum(open_findings.values()), **open_findings},  # the history is under /findings
         "origins": [_origin(daemon, origin) for origin in daemon.origins],
         "samples": {
             "stored": sum(window_counts.values()),  # within the window

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
 from isochrone.service.doubt import LoopLag, Verdict, judged
+from isochrone.store.findings import end_others, record
 from isochrone.verification.http3 import verdict
 from isochrone.verification.standing import step, worst
 
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 STAGGER_SECONDS = 0.03  # between the beginnings of checks
 #: the names under which standings of an origin itself and of its names are kept, beside those of endpoints
 HEALTH, DNS = "health", "dns"
+HTTP3 = "http3"
 #: findings of an endpoint that did not answer, in contrast to one that answered wrongly
 SILENT = frozenset({"http3.unreachable", "http3.no_answer"})
 Key = tuple[str, str]  # origin, endpoint's authority or HEALTH or DNS
@@ -56,6 +59,7 @@ class Verifying:
         self.findings: dict[Key, tuple[Finding, ...]] = {}  # of the last check of each
         self.doubted: dict[str, int] = {}  # rounds in which silence was taken for our own fault
         self._last_doubt = ""
+        self._open: set[str] = set()  # kinds of check that have open findings in the store
         # Handshakes of all origins in one instant would make this process late, and the probes beside them wrong.
         self._stagger = min(STAGGER_SECONDS, settings.interval_seconds / 2 / max(1, len(origins)))
         self._endpoints = endpoints
@@ -73,8 +77,10 @@ class Verifying:
         return 3 * self._settings.timeout_seconds + len(self.origins) * self._stagger + 10.0
 
     def recall(self) -> None:
-        """Take up the standings of the last run, for what is still configured. Raises StoreError."""
+        """Take up the standings and open findings of the last run, for what is still configured. Raises StoreError."""
         known = self.wanted()
+        jobs = {(e if e in {HEALTH, DNS} else HTTP3, o) for o, e in known}
+        self._open = end_others(self._store, jobs, now=self._clock())
         self.standings = {key: standing for key, standing in self._store.standings().items() if key in known}
 
     def wanted(self) -> set[Key]:
@@ -96,7 +102,7 @@ class Verifying:
             self.findings[origin.id, HEALTH] = result.findings()
             return (origin.id, HEALTH), Verdict(result.outcome, result.silent)
 
-        return await self._round("health", self._each([partial(check, origin) for origin in self.origins]))
+        return await self._round(HEALTH, self._each([partial(check, origin) for origin in self.origins]))
 
     async def endpoint_round(self) -> bool:
         """Check all affinity endpoints by HTTP/3. Returns whether a promise or a state changed.
@@ -114,7 +120,7 @@ class Verifying:
             return (origin.id, authority), Verdict(verdict(results), SILENT.issuperset(errors))
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
-        return await self._round("http3", self._each([partial(check, *each) for each in wanted]))
+        return await self._round(HTTP3, self._each([partial(check, *each) for each in wanted]))
 
     async def dns_round(self) -> bool:
         """Ask for all regional names, at their servers and at resolvers. Returns whether a promise or a state changed.
@@ -129,7 +135,7 @@ class Verifying:
         async def check() -> dict[Key, Verdict]:
             now = self._clock()
             checks = await names.check_all(now=now)
-            self.resolved, self.resolved_at = checks, now
+            self.resolved, self.resolved_at = self._resolved(checks, now), now
             verdicts = {}
             for origin in self.origins:
                 own = [check for check in checks if check.origin == origin.id]
@@ -140,7 +146,17 @@ class Verifying:
                 )
             return verdicts
 
-        return await self._round("dns", check(), timeout_seconds=names.timeout_seconds)
+        return await self._round(DNS, check(), timeout_seconds=names.timeout_seconds)
+
+    def _resolved(self, checks: Sequence[DnsCheck], now: float) -> tuple[DnsCheck, ...]:
+        """What could not be asked keeps the plan of the round before, for as long as that was valid."""
+        before = {(old.origin, old.name): old.plan for old in self.resolved if old.plan.valid_until > now}
+        return tuple(
+            replace(check, plan=before.get((check.origin, check.name), check.plan))
+            if check.outcome is Outcome.PROBER_FAILED
+            else check
+            for check in checks
+        )
 
     async def _each(self, checks: Sequence[Check]) -> dict[Key, Verdict]:
         return dict(
@@ -169,8 +185,21 @@ class Verifying:
             if changed[key].offered != old.offered:
                 self._tell(key, changed[key])
         self.standings |= changed
-        await asyncio.to_thread(self._store.save_standings, changed)
+        # A round that is not held against anybody is no part of the history either.
+        seen = {
+            o: self.findings.get((o, e), ()) for (o, e), v in verdicts.items() if outcomes[o, e] is v.outcome
+        }
+        heard = {o for (o, _), outcome in outcomes.items() if outcome is not Outcome.PROBER_FAILED}
+        await asyncio.to_thread(self._save, name, changed, seen, heard)
         return self.promises() != before
+
+    def _save(
+        self, name: str, standings: dict[Key, Standing], seen: dict[str, tuple[Finding, ...]], heard: set[str]
+    ) -> None:
+        self._store.save_standings(standings)
+        if name in self._open or any(seen.values()):
+            still = record(self._store, name, seen, heard, now=self._clock())
+            self._open = self._open | {name} if still else self._open - {name}
 
     def state(self, origin: Origin) -> str:
         """up, draining or down. What was never checked is up: unknown must not take anything away."""

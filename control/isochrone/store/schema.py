@@ -93,6 +93,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (address, port)
         )""",
     ),
+    (
+        # Findings from their first sight to their last, in place of one row for each sight; see findings.py.
+        """CREATE TABLE finding_history (
+            id INTEGER PRIMARY KEY,
+            job TEXT NOT NULL,
+            origin TEXT NOT NULL,
+            check_id TEXT NOT NULL,
+            subject TEXT NOT NULL,
+            severity TEXT NOT NULL,
+            evidence TEXT NOT NULL,
+            advice TEXT NOT NULL,
+            source TEXT NOT NULL,
+            details TEXT NOT NULL,
+            first_seen REAL NOT NULL,
+            last_seen REAL NOT NULL,
+            seen INTEGER NOT NULL,
+            ended_at REAL
+        )""",
+        "CREATE INDEX finding_history_by_end ON finding_history (ended_at, last_seen)",
+        """INSERT INTO finding_history (job, origin, check_id, subject, severity, evidence, advice, source, details,
+            first_seen, last_seen, seen, ended_at)
+            SELECT '', '', check_id, subject, min(severity), min(evidence), min(advice), min(source), min(details),
+            min(found_at), max(found_at), count(*), max(found_at) FROM findings GROUP BY check_id, subject""",
+        "DROP TABLE findings",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

@@ -11,14 +11,13 @@ A call that returns has committed with `synchronous=FULL`: neither SIGKILL nor a
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isochrone.model import Finding, Sample, Severity, Standing
+from isochrone.model import Sample, Standing
 from isochrone.store.columns import OUTCOMES, ROW, StoredSamples, columns_of
 from isochrone.store.engine import Engine
 from isochrone_edge.latency_map import letters
@@ -123,13 +122,11 @@ class Store(Engine):
         return None if newest is None else float(newest)
 
     def forget(self, before: float) -> int:
-        """Delete the samples and findings older than `before`. Returns how many samples went."""
+        """Delete the samples older than `before`. Returns how many went."""
         with self.transaction() as connection:
-            gone = connection.execute("DELETE FROM samples WHERE timestamp < ?", (before,)).rowcount
-            connection.execute("DELETE FROM findings WHERE found_at < ?", (before,))
-        return gone
+            return connection.execute("DELETE FROM samples WHERE timestamp < ?", (before,)).rowcount
 
-    # Standings and findings
+    # Standings
 
     def standings(self) -> dict[tuple[str, str], Standing]:
         """(origin, endpoint) -> what its checks have earned; see `isochrone.verification.standing`."""
@@ -166,45 +163,6 @@ class Store(Engine):
                     for (origin, endpoint), s in standings.items()
                 ],
             )
-
-    def add_findings(self, found_at: float, findings: Iterable[Finding]) -> None:
-        """Keep what verification saw at that Unix time."""
-        with self.transaction() as connection:
-            connection.executemany(
-                "INSERT INTO findings VALUES (?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        found_at,
-                        f.check,
-                        f.subject,
-                        f.severity.value,
-                        f.evidence,
-                        f.advice,
-                        f.source,
-                        json.dumps(f.details),
-                    )
-                    for f in findings
-                ],
-            )
-
-    def findings(self, since: float = -math.inf) -> list[tuple[float, Finding]]:
-        """(Unix time, finding) since then, oldest first."""
-        with self.reader() as connection:
-            rows = connection.execute(
-                "SELECT found_at, check_id, subject, severity, evidence, advice, source, details FROM findings"
-                " WHERE found_at >= ? ORDER BY found_at",
-                (since,),
-            ).fetchall()
-        return [
-            (
-                found_at,
-                Finding(
-                    check=check, subject=subject, severity=Severity(severity), evidence=evidence, advice=advice,
-                    source=source, details=json.loads(details),
-                ),
-            )
-            for found_at, check, subject, severity, evidence, advice, source, details in rows
-        ]  # fmt: skip
 
     # Publications and state
 

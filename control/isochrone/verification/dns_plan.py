@@ -32,18 +32,18 @@ class HttpsParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEntry:
-    """One origin's name, resolved ahead. Not `usable`: ask DNS yourself, and `why` says what is wrong."""
+    """One origin's name, resolved ahead. Not `proved`: ask DNS yourself, and `why` says what is wrong."""
 
     origin: str
     name: str
     authority: str = ""  # what Alt-Svc promises, host:port, when the name is its
-    usable: bool
+    proved: bool  # by DNS
     addresses: tuple[str, ...] = ()  # IPv6 first, as RFC 6724 has it
-    ttl: int = 0  # seconds from `resolved_at`
-    resolved_at: float = 0.0  # Unix time
+    ttl: int = 0  # seconds from `checked_at`
+    checked_at: float = 0.0  # Unix time
     valid_until: float = 0.0  # Unix time
     https: tuple[HttpsParams, ...] = ()  # by priority
-    why: tuple[str, ...] = field(default=())  # ids of the findings that make it unusable
+    why: tuple[str, ...] = field(default=())  # ids of the findings that speak against it
 
 
 def entry(
@@ -64,8 +64,8 @@ def entry(
             origin=promise.origin,
             name=promise.name,
             authority=authority,
-            usable=False,
-            resolved_at=now,
+            proved=False,
+            checked_at=now,
             why=broken,
         )
     ttl = min(answer.ttl or 0 for answer in answers)
@@ -76,10 +76,10 @@ def entry(
         origin=promise.origin,
         name=promise.name,
         authority=authority,
-        usable=True,
+        proved=True,
         addresses=tuple(sorted(addresses, key=lambda a: (-ip_address(a).version, ip_address(a).packed))),
         ttl=ttl,
-        resolved_at=now,
+        checked_at=now,
         valid_until=now + ttl,
         https=tuple(
             HttpsParams(
