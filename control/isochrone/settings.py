@@ -170,6 +170,9 @@ class Probing(Section):
     target_burst: Whole = Field(2, ge=1, le=100)
     never_probe: tuple[Network, ...] = ()  # whose owners want to be left alone
     lab: Flag = False  # private, loopback and other special-purpose addresses may be probed
+    targets_per_asn: Whole = Field(
+        16, ge=1, le=10_000
+    )  # probed in every round, spread over countries and networks
     asn_database: Path | None = None  # MaxMind format
     country_database: Path | None = None
 

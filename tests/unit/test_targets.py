@@ -11,9 +11,10 @@ import pytest
 
 from isochrone.model import Origin, Outcome, Target
 from isochrone.probing.agent import Agent
+from isochrone.probing.databases import Annotator, TargetsError
 from isochrone.probing.limiter import Cap, Limiter
 from isochrone.probing.prober import ProbeResult
-from isochrone.probing.targets import Annotator, TargetsError, load_targets, read_csv
+from isochrone.probing.targets import load_targets, read_csv
 from isochrone.settings import OriginSettings, Probing, Settings, TargetSettings
 
 ASN_DATABASE = Path(__file__).parents[1] / "data" / "GeoLite2-ASN-Test.mmdb"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import click
 
 from isochrone.cli import Failure
-from isochrone.settings import Settings, SettingsError, is_unusable_asn, load
+from isochrone.settings import Settings, SettingsError, load
 
 if TYPE_CHECKING:
-    from isochrone.probing.targets import TargetList
+    from isochrone.probing.target_source import TargetSource
 
 
 def settings_of(path: str) -> Settings:
@@ -22,9 +23,10 @@ def settings_of(path: str) -> Settings:
         raise Failure(str(error).replace("\n", "\nisochrone: ")) from None
 
 
-def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
+def before_start(settings: Settings) -> tuple[TargetSource | None, list[str]]:
     """The targets, and every problem with which the daemon does not start. Opens no connection and writes nothing."""
-    from isochrone.probing.targets import TargetsError, load_targets
+    from isochrone.probing.databases import TargetsError
+    from isochrone.probing.target_source import TargetSource
     from isochrone.publishing.kv import token_of
     from isochrone.publishing.kv_errors import KvError
     from isochrone.verification.certificates import TrustStore, TrustStoreError
@@ -40,14 +42,14 @@ def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
             token_of(settings.kv)
         except KvError as error:
             problems.append(str(error))
-    targets: TargetList | None = None
+    targets: TargetSource | None = None
     try:
-        targets = _with_usable_asns(load_targets(settings))
+        targets = TargetSource(settings)
     except TargetsError as error:
         problems.append(str(error))
     if targets is not None and not targets.targets:
         problems.append("targets: there is no usable target; list some under [[targets]] or in targets_file")
-        problems += targets.problems
+        problems += targets.left_out
     try:
         TrustStore(settings.verification.trust_store)
         HealthChecker(settings.verification)
@@ -69,20 +71,6 @@ def before_start(settings: Settings) -> tuple[TargetList | None, list[str]]:
     elif not os.access(above, os.W_OK | os.X_OK):
         problems.append(f"service.state_dir: {above} can't be written by this user")
     return targets, problems
-
-
-def _with_usable_asns(targets: TargetList) -> TargetList:
-    """Without those whose samples would be set aside as nobody's."""
-    from isochrone.probing.targets import TargetList
-
-    good = tuple(target for target in targets.targets if not is_unusable_asn(target.asn))
-    bad = [target for target in targets.targets if is_unusable_asn(target.asn)]
-    if not bad:
-        return targets
-    first = ", ".join(f"{target.address} in AS{target.asn}" for target in bad[:3])
-    more = ", ..." if len(bad) > 3 else ""
-    told = f"{len(bad)} target{'s' if len(bad) > 1 else ''} left out: the ASN is reserved (documentation or special use)"
-    return TargetList(good, (*targets.problems, f"{told} ({first}{more})"))
 
 
 def _dns_problems(settings: Settings) -> list[str]:
@@ -118,9 +106,13 @@ def check_command(config: str) -> None:
     if problems:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     if targets is not None and targets.targets:
-        notes += targets.problems
+        notes += targets.left_out
     count = len(targets.targets) if targets is not None else 0
     click.echo(f"{config}: good: {settings.site}, {len(settings.origins)} origins, {count} targets")
+    for database in targets.databases if targets is not None else ():
+        built = time.strftime("%Y-%m-%d", time.gmtime(database.built_at))
+        days = (time.time() - database.built_at) / 86_400
+        notes.append(f"probing.{database.name}: {database.kind}, built on {built}, {days:.0f} days old")
     for note in notes:
         click.echo(f"{config}: note: {note}")
 

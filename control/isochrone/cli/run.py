@@ -12,7 +12,7 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import before_start, settings_of
-from isochrone.probing.targets import TargetsError
+from isochrone.probing.databases import TargetsError
 from isochrone.service.api import ListenError, try_listen
 from isochrone.service.daemon import Daemon
 from isochrone.service.logs import set_up
@@ -22,9 +22,7 @@ from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.dns_anchor import TrustAnchorError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from isochrone.model import Target
+    from isochrone.probing.target_source import TargetSource
     from isochrone.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,18 +43,18 @@ def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
     if problems or targets is None:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     set_up(logging.DEBUG if verbose else logging.INFO)
-    for problem in targets.problems:
+    for problem in targets.left_out:
         log.warning("%s", problem)
     try:
         try_listen(settings.service.listen)  # before anything is written
         with Store.open(settings.service.state_dir / DATABASE) as store:
-            asyncio.run(_run(settings, targets.targets, store, take_over=take_over))
+            asyncio.run(_run(settings, targets, store, take_over=take_over))
     except (StoreError, TrustStoreError, TrustAnchorError, TargetsError, ListenError) as error:
         raise Failure(str(error)) from None
     log.info("ended")
 
 
-async def _run(settings: Settings, targets: Sequence[Target], store: Store, *, take_over: bool) -> None:
+async def _run(settings: Settings, targets: TargetSource, store: Store, *, take_over: bool) -> None:
     daemon = Daemon(settings, targets, store, take_over=take_over)
     await daemon.run()
     if daemon.building:

@@ -43,7 +43,7 @@ def dns_command(config: str, as_json: bool) -> int:
 def run_dns(settings: Settings, now: float) -> tuple[DnsCheck, ...]:
     """One round, or the command's end when a file that the settings name can't be used."""
     # Imported here: the other commands of the group need neither dnspython nor geoip2.
-    from isochrone.probing.targets import TargetsError
+    from isochrone.probing.databases import TargetsError
     from isochrone.verification.certificates import TrustStoreError
     from isochrone.verification.dns import DnsChecker
     from isochrone.verification.dns_anchor import TrustAnchorError

@@ -86,9 +86,11 @@ class Selection:
                 moved.add(self._targets[key].asn)
         for asn in moved:
             self._choose(asn)
-        return [t for key, t in self._targets.items() if self._states.get(key, _NEW).active] + self._trials(
-            now
-        )
+        return self.active() + self._trials(now)
+
+    def active(self) -> list[Target]:
+        """The targets that are probed in every round, in the order of the list."""
+        return [target for key, target in self._targets.items() if self._states.get(key, _NEW).active]
 
     def note(self, key: TargetKey, outcome: Outcome) -> None:
         """What a probe of it came to; the best of a round counts. One that is not in the list is ignored."""

@@ -6,17 +6,15 @@ header is required, other columns are ignored. A row that is wrong is left out a
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import socket
+from contextlib import closing
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import geoip2.database
-import maxminddb
-from geoip2.errors import GeoIP2Error
-
 from isochrone.model import Target
+from isochrone.probing.databases import Annotator, DatabaseState, TargetsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,10 +28,6 @@ DEFAULT_PORT = 443
 FIRST_LINES = 3  # places told for each kind of bad row
 
 
-class TargetsError(Exception):
-    """The targets can't be had at all; one sentence."""
-
-
 class _BadRow(Exception):
     """Why a row can't be used."""
 
@@ -44,66 +38,45 @@ class TargetList:
 
     targets: tuple[Target, ...]
     problems: tuple[str, ...] = ()
+    databases: tuple[DatabaseState, ...] = ()  # those that were asked
 
 
-class Annotator:
-    """ASN and place of an address by MaxMind databases. Close it after use."""
-
-    def __init__(self, asn_database: Path | None = None, country_database: Path | None = None) -> None:
-        self._asn: geoip2.database.Reader | None = None
-        self._country: geoip2.database.Reader | None = None
-        try:
-            self._asn = _reader(asn_database, "ASN")
-            self._country = _reader(country_database, "Country", "City", "Enterprise")
-        except BaseException:
-            self.close()
-            raise
-
-    def __call__(self, target: Target) -> Target:
-        """The target with what it did not state itself; unchanged where the databases don't know."""
-        if self._asn is not None and not target.asn:
-            with contextlib.suppress(GeoIP2Error, ValueError):
-                target = replace(target, asn=self._asn.asn(target.address).autonomous_system_number or 0)
-        if self._country is not None and not (target.country and target.continent):
-            try:
-                found = self._country.country(target.address)
-            except (GeoIP2Error, ValueError, TypeError):
-                return target
-            target = replace(
-                target,
-                country=target.country or found.country.iso_code or "",
-                continent=target.continent or found.continent.code or "",
-            )
-        return target
-
-    def close(self) -> None:
-        """Let go of the files."""
-        for reader in (self._asn, self._country):
-            if reader is not None:
-                reader.close()
-
-
-def load_targets(settings: Settings) -> TargetList:
+def load_targets(settings: Settings, annotate: Annotator | None = None) -> TargetList:
     """All targets that the settings name, annotated. A target whose ASN nobody knows is left out and told.
+
+    Without `annotate` the databases of the settings are opened for this once.
 
     Raises:
         TargetsError: the file or a database can't be used at all.
     """
+    if annotate is None:
+        with closing(Annotator(settings.probing.asn_database, settings.probing.country_database)) as opened:
+            return load_targets(settings, opened)
     problems = _Problems()
-    annotate = Annotator(settings.probing.asn_database, settings.probing.country_database)
-    try:
-        found: dict[tuple[str, int], Target] = {}
-        for where, target in _stated(settings, problems):
-            complete = annotate(target)
-            if not complete.asn:
-                problems.add("no ASN is stated and no database knows one", where)
-            elif (complete.address, complete.port) in found:
-                problems.add("the same address and port again", where)
-            else:
-                found[complete.address, complete.port] = complete
-    finally:
-        annotate.close()
-    return TargetList(tuple(found.values()), problems.sentences())
+    found: dict[tuple[str, int], Target] = {}
+    for where, target in _stated(settings, problems):
+        complete = annotate(target)
+        if not complete.asn:
+            problems.add("no ASN is stated and no database knows one", where)
+        elif (complete.address, complete.port) in found:
+            problems.add("the same address and port again", where)
+        else:
+            found[complete.address, complete.port] = complete
+    return TargetList(tuple(found.values()), problems.sentences(), annotate.states())
+
+
+def usable(targets: TargetList) -> TargetList:
+    """Without those whose samples would be set aside as nobody's: their ASN is reserved."""
+    from isochrone.settings import is_unusable_asn
+
+    good = tuple(target for target in targets.targets if not is_unusable_asn(target.asn))
+    bad = [target for target in targets.targets if is_unusable_asn(target.asn)]
+    if not bad:
+        return targets
+    first = ", ".join(f"{target.address} in AS{target.asn}" for target in bad[:FIRST_LINES])
+    more = ", ..." if len(bad) > FIRST_LINES else ""
+    told = f"{len(bad)} target{'s' if len(bad) > 1 else ''} left out: the ASN is reserved (documentation or special use)"
+    return replace(targets, targets=good, problems=(*targets.problems, f"{told} ({first}{more})"))
 
 
 def read_csv(path: Path) -> TargetList:
@@ -162,10 +135,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _target(row: Mapping[str, str]) -> Target:
-    try:
-        address = str(ip_address(row["address"]))
-    except ValueError:
-        raise _BadRow("the address is not an IP address") from None
+    address = _address(row["address"])
     country, colo, continent = (row.get(name, "").upper() for name in ("country", "colo", "continent"))
     if country and not (len(country) == 2 and country.isascii() and country.isalpha()):
         raise _BadRow("the country is not a two-letter ISO 3166 code")
@@ -179,6 +149,18 @@ def _target(row: Mapping[str, str]) -> Target:
     if latitude is None or longitude is None:
         latitude = longitude = None  # one alone is no place
     return Target(address, port, asn, country, colo, continent, latitude, longitude)
+
+
+def _address(text: str) -> str:
+    """As it is usually written. Most are plain IPv4, which the system reads ten times as fast as Python."""
+    try:
+        socket.inet_pton(socket.AF_INET, text)
+    except (OSError, ValueError):  # a NUL or a surrogate in the text is a ValueError
+        try:
+            return str(ip_address(text))
+        except ValueError:
+            raise _BadRow("the address is not an IP address") from None
+    return text
 
 
 def _whole(text: str, default: int, low: int, high: int, what: str) -> int:
@@ -221,17 +203,3 @@ class _Problems:
 def _listed(first: Iterable[str], count: int) -> str:
     shown = list(first)
     return ", ".join(shown) + (", ..." if count > len(shown) else "")
-
-
-def _reader(path: Path | None, *kinds: str) -> geoip2.database.Reader | None:
-    if path is None:
-        return None
-    try:
-        reader = geoip2.database.Reader(path)
-    except (OSError, maxminddb.InvalidDatabaseError, ValueError) as error:
-        raise TargetsError(f"{path}: not a readable MaxMind database ({error})") from None
-    kind = reader.metadata().database_type
-    if not any(wanted in kind for wanted in kinds):
-        reader.close()
-        raise TargetsError(f"{path}: a database of type {kind!r}, where one of type {kinds[0]!r} is needed")
-    return reader

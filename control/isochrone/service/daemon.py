@@ -16,6 +16,7 @@ from isochrone.probing.agent import Agent
 from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
 from isochrone.service.building import BuildBusyError, Built, build, ok_samples
+from isochrone.service.choosing import Choosing
 from isochrone.service.jobs import Jobs
 from isochrone.service.measuring import Measuring
 from isochrone.service.publisher import Publisher
@@ -29,11 +30,11 @@ from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-    from isochrone.model import Target
+    from isochrone.probing.target_source import TargetSource
     from isochrone.settings import Settings
     from isochrone.store.sqlite import Store
 
@@ -54,7 +55,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        targets: Sequence[Target],
+        source: TargetSource,
         store: Store,
         *,
         take_over: bool = False,
@@ -65,7 +66,7 @@ class Daemon:
         self.started_at = clock()
         self.store = store
         self.origins = settings.model_origins()
-        self.targets = targets
+        self.choosing = Choosing(settings.probing, source, store)
         self.jobs = Jobs(clock)
         probing = settings.probing
         probers = probers_of(probing)
@@ -79,7 +80,7 @@ class Daemon:
             )
             for origin in self.origins
         }
-        self.measuring = Measuring(agents, targets, store, probing)
+        self.measuring = Measuring(agents, self.choosing, store, probing, clock)
         self.verifying = Verifying(
             self.origins,
             EndpointChecker(settings.site, settings.verification),
@@ -124,7 +125,7 @@ class Daemon:
             self._tasks.add(asyncio.create_task(work))
         log.info(
             "started: %s, %d origins, %d targets, status on http://%s/status",
-            self.settings.site, len(self.origins), len(self.targets), self.api.address,
+            self.settings.site, len(self.origins), self.choosing.counts()["listed"], self.api.address,
         )  # fmt: skip
         try:
             await self._stop.wait()
@@ -196,7 +197,7 @@ class Daemon:
             counts = await asyncio.to_thread(self.store.sample_counts, since)
         except StoreError:
             return minimum
-        pairs = max(1, len(self.targets) * len(self.origins))
+        pairs = max(1, self.choosing.active * len(self.origins))
         return max(1, minimum - ok_samples(counts) // pairs)
 
     async def _check(
@@ -253,7 +254,7 @@ class Daemon:
         self.built = await asyncio.shield(thread)
         self.builds += 1
         self.publisher.offer(
-            self.built.data, self.built.samples / max(1, len(self.targets) * len(self.origins))
+            self.built.data, self.built.samples / max(1, self.choosing.active * len(self.origins))
         )
 
     def _built(self, thread: asyncio.Future[Built]) -> None:

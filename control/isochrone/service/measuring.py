@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from isochrone.model import Target
     from isochrone.probing.agent import Agent, Round
     from isochrone.probing.keeping import Measured
+    from isochrone.service.choosing import Choosing
     from isochrone.settings import Probing
     from isochrone.store.sqlite import Store
 
@@ -38,19 +39,34 @@ class Measuring:
     """The agents of all origins and what they are to probe."""
 
     def __init__(
-        self, agents: Mapping[str, Agent], targets: Sequence[Target], store: Store, probing: Probing
+        self,
+        agents: Mapping[str, Agent],
+        choosing: Choosing,
+        store: Store,
+        probing: Probing,
+        clock: Callable[[], float],
     ) -> None:
         self.tally = Tally()
         self._agents = agents
-        self._targets = targets
+        self._choosing = choosing
         self._store = store
-        shortest = shortest_round(probing, len(targets))
-        #: the first rounds follow each other, yet slowly enough that this process's own load stays out of the figures
-        self.warm_round = max(
-            shortest, min(probing.interval_seconds, len(targets) * len(agents) / WARM_PROBES_PER_SECOND)
-        )
-        #: done before the next begins
-        self.round_seconds = max(0.95 * probing.interval_seconds, shortest)
+        self._probing = probing
+        self._clock = clock
+
+    @property
+    def warm_round(self) -> float:
+        """Seconds of each of the first rounds, which follow each other, yet slowly: this process's load stays out of the figures."""
+        probes = self._choosing.most * len(self._agents)
+        return max(self._shortest, min(self._probing.interval_seconds, probes / WARM_PROBES_PER_SECOND))
+
+    @property
+    def round_seconds(self) -> float:
+        """Seconds of every other round: done before the next begins."""
+        return max(0.95 * self._probing.interval_seconds, self._shortest)
+
+    @property
+    def _shortest(self) -> float:
+        return shortest_round(self._probing, self._choosing.most)
 
     @staticmethod
     def deadline(seconds: float) -> float:
@@ -63,8 +79,9 @@ class Measuring:
         Raises:
             StoreError: samples could not be kept.
         """
+        targets = await self._choosing.next_round(self._clock())
         rounds = await asyncio.gather(
-            *(self._one(agent, seconds) for agent in self._agents.values()), return_exceptions=True
+            *(self._one(agent, targets, seconds) for agent in self._agents.values()), return_exceptions=True
         )
         done = [result for result in rounds if not isinstance(result, BaseException)]
         self._count(done)
@@ -72,8 +89,10 @@ class Measuring:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _one(self, agent: Agent, seconds: float) -> Round:
-        return await agent.run_round(self._targets, seconds=seconds, keep=self._keep)
+    async def _one(self, agent: Agent, targets: Sequence[Target], seconds: float) -> Round:
+        result = await agent.run_round(targets, seconds=seconds, keep=self._keep)
+        self._choosing.told(result.outcomes)
+        return result
 
     async def _keep(self, measured: Sequence[Measured]) -> None:
         await asyncio.to_thread(self._store.add_samples, [one.sample for one in measured])

@@ -47,6 +47,7 @@ class DaemonCollector(Collector):
         yield CounterMetricFamily(
             "isochrone_probes_missed", "Probes planned and not made in time.", daemon.measuring.tally.missed
         )
+        yield from self._targets(now)
         state = daemon.publisher.state
         for name, what in _KV_COUNTERS.items():
             yield CounterMetricFamily(f"isochrone_kv_{name}", what, getattr(state, name))
@@ -85,6 +86,27 @@ class DaemonCollector(Collector):
         yield found
         yield offered
         yield up
+
+    def _targets(self, now: float) -> Iterable[Metric]:
+        told = self._daemon.choosing.document(now)
+        targets = GaugeMetricFamily(
+            "isochrone_targets", "Targets by what is done with them.", labels=["state"]
+        )
+        for state in ("active", "spare", "given_up"):
+            targets.add_metric([state], told[state])
+        yield targets
+        yield GaugeMetricFamily("isochrone_target_asns", "ASNs that have targets.", told["asns"])
+        age = GaugeMetricFamily(
+            "isochrone_database_age_seconds", "Since the database in use was built.", labels=["database"]
+        )
+        good = GaugeMetricFamily(
+            "isochrone_database_ok", "0 when a newer file could not be used.", labels=["database"]
+        )
+        for database in told["databases"]:
+            age.add_metric([database["name"]], database["age_seconds"])
+            good.add_metric([database["name"]], int(not database["problem"]))
+        yield age
+        yield good
 
     def _jobs(self, now: float) -> Iterable[Metric]:
         runs = CounterMetricFamily("isochrone_job_runs", "Runs begun.", labels=["job"])

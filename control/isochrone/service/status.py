@@ -18,6 +18,7 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
     """The document; times are Unix seconds, ages seconds."""
     now = daemon.clock()
     tally = daemon.measuring.tally
+    chosen = daemon.choosing.document(now)
     return {
         "isochrone": version("isochrone"),
         "site": daemon.settings.site,
@@ -42,8 +43,9 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
             "last_round": tally.last_round,
             "reasons": dict(tally.reasons.most_common(20)),
         },
-        "targets": len(daemon.targets),
-        "asns": len({target.asn for target in daemon.targets}),
+        "targets": chosen["listed"],
+        "asns": chosen["asns"],
+        "selection": chosen,
         "jobs": {name: record.document(now) for name, record in sorted(daemon.jobs.records.items())},
         "doubted": dict(daemon.verifying.doubted),  # rounds whose silence was taken for our own fault
         "counters": {

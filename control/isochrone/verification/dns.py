@@ -17,7 +17,7 @@ import dns.rrset
 
 from isochrone.model import Finding, Outcome, Target
 from isochrone.nameserver import NameServer, Transport
-from isochrone.probing.targets import Annotator
+from isochrone.probing.databases import Annotator
 from isochrone.verification import dns_anchor, dns_find, dns_sec
 from isochrone.verification.dns_answer import Answer, Question
 from isochrone.verification.dns_ask import Asker, tls_context
@@ -73,12 +73,12 @@ class _Round:
 class DnsChecker:
     """Checks the regional names of `settings`. Holds no connection between rounds.
 
-    Raises from its constructor: TrustStoreError, dns_anchor.TrustAnchorError, probing.targets.TargetsError, for files that can't be used.
+    Raises from its constructor: TrustStoreError, dns_anchor.TrustAnchorError, probing.databases.TargetsError, for files that can't be used.
     """
 
     def __init__(self, settings: Settings, *, port: int = dns_find.DNS_PORT) -> None:
         self._dns = settings.dns
-        self._databases = (settings.probing.asn_database, settings.probing.country_database)
+        self._annotator = Annotator(settings.probing.asn_database, settings.probing.country_database)
         self._port = port  # where authoritative servers listen that are found by NS records
         self._tls = tls_context(self._dns.trust_store)
         self._anchors = (
@@ -95,7 +95,6 @@ class DnsChecker:
             resolvers = dns_find.system_resolvers()
         self._resolvers = resolvers
         self.promises = promises(settings)
-        Annotator(*self._databases).close()  # told now rather than in each round
 
     @property
     def deadline(self) -> float:
@@ -118,23 +117,20 @@ class DnsChecker:
         Never raises for anything the network does.
         """
         gate = asyncio.Semaphore(concurrency)
-        annotator = Annotator(*self._databases)
+        await asyncio.to_thread(self._annotator.refresh, time.time())
 
         def locate(address: str) -> tuple[int, str]:
-            target = annotator(Target(address, 443, 0))
+            target = self._annotator(Target(address, 443, 0))
             return target.asn, target.country
 
         async def one(round_: _Round, promise: Promise) -> DnsCheck:
             async with gate:
                 return await self._bounded(round_, promise)
 
-        try:
-            async with Asker(self._tls, timeout=self._dns.timeout_seconds) as asker:
-                finder = dns_find.Finder(asker, self._resolvers, self._port)
-                round_ = _Round(asker, finder, locate if any(self._databases) else None, now)
-                return tuple(await asyncio.gather(*(one(round_, promise) for promise in self.promises)))
-        finally:
-            annotator.close()
+        async with Asker(self._tls, timeout=self._dns.timeout_seconds) as asker:
+            finder = dns_find.Finder(asker, self._resolvers, self._port)
+            round_ = _Round(asker, finder, locate if self._annotator.states() else None, now)
+            return tuple(await asyncio.gather(*(one(round_, promise) for promise in self.promises)))
 
     async def _bounded(self, round_: _Round, promise: Promise) -> DnsCheck:
         begin = time.monotonic()
