@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from isochrone.lab.alternative import Alternative, parse_alt_svc
+from isochrone.client.alt_svc import Alternative, parse_alt_svc
 from isochrone_edge.alt_svc import CLEAR, field_value
 from isochrone_edge.latency_map import Facts, LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode

@@ -1,8 +1,4 @@
-"""A user inside one client network: follows an Alt-Svc field by a real HTTP/3 connection.
-
-The server name is the *public* host whatever the alternative's host is, and its certificate must be valid for it
-(RFC 7838 section 2.1): that is what makes a pinned client safe.
-"""
+"""A user inside one client network: follows an Alt-Svc field by a real HTTP/3 connection of the reference client."""
 
 from __future__ import annotations
 
@@ -13,54 +9,44 @@ from typing import TYPE_CHECKING
 
 from aioquic.h3.connection import H3_ALPN
 
-from isochrone.lab.alternative import Alternative, AltSvcError, parse_alt_svc
-from isochrone.lab.h3client import (
+from isochrone.client import http3
+from isochrone.client.alt_svc import Alternative, parse_alt_svc
+from isochrone.client.errors import (
     CertificateRefusedError,
     ClientError,
     HandshakeRefusedError,
     NoAlternativeError,
-    RequestFailedError,
     UnreachableError,
     UnresolvedError,
-    request_http3,
 )
+from isochrone.client.exchange import Request
+from isochrone.verification.certificates import TrustStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from isochrone.lab.relay_flow import Address
 
-__all__ = [
-    "AltSvcError",
-    "Alternative",
-    "AlternativeResponse",
-    "CertificateRefusedError",
-    "ClientError",
-    "HandshakeRefusedError",
-    "NoAlternativeError",
-    "RequestFailedError",
-    "UnreachableError",
-    "UnresolvedError",
-    "choose",
-    "follow_alt_svc",
-]
-
 Hosts = Mapping[str, str | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class AlternativeResponse:
-    """What came back. `handshake_ms` runs from the first datagram to the end of the handshake."""
+class Http3Answer:
+    """What came back. `handshake_ms`: first datagram to end of handshake; `request_ms`: from there to the last byte."""
 
-    region: str  # the x-isochrone-region field, empty when absent
     status: int
     protocol: str  # the negotiated ALPN id
-    alternative: Alternative
-    address: Address
     handshake_ms: float
     request_ms: float
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    alternative: Alternative
+    address: Address
+
+    @property
+    def region(self) -> str:
+        """The x-isochrone-region field, empty when absent."""
+        return dict(self.headers).get("x-isochrone-region", "")
 
 
 def choose(alt_svc: str, public_host: str) -> Alternative:
@@ -69,6 +55,44 @@ def choose(alt_svc: str, public_host: str) -> Alternative:
         if alternative.protocol in H3_ALPN:
             return alternative
     raise NoAlternativeError(public_host, f"no h3 alternative in Alt-Svc {alt_svc!r}")
+
+
+async def request_http3(
+    address: Address,
+    request: Request,
+    *,
+    alternative: Alternative,
+    server_name: str,
+    trust: TrustStore,
+    source_address: str,
+    deadline: float,
+) -> Http3Answer:
+    """One connection to `address`, one request. Raises `ClientError`."""
+    loop = asyncio.get_running_loop()
+    connection = await http3.connect(
+        *address,
+        authority=f"{alternative.host or server_name}:{alternative.port}",
+        server_name=server_name,
+        trust=trust,
+        source_address=source_address,
+        deadline=deadline,
+        alpn=alternative.protocol,
+    )
+    try:
+        shaken = loop.time()
+        answer = await connection.ask(request, deadline)
+        return Http3Answer(
+            status=answer.status,
+            protocol=connection.protocol,
+            handshake_ms=connection.phases["connect"] + connection.phases["tls"],
+            request_ms=(loop.time() - shaken) * 1e3,
+            headers=answer.headers,
+            body=answer.body,
+            alternative=alternative,
+            address=address,
+        )
+    finally:
+        connection.close()
 
 
 async def follow_alt_svc(
@@ -81,7 +105,7 @@ async def follow_alt_svc(
     path: str = "/",
     headers: Sequence[tuple[str, str]] = (),
     timeout_s: float = 5.0,
-) -> AlternativeResponse:
+) -> Http3Answer:
     """Requests `https://<public_host><path>` from the alternative that `alt_svc` names.
 
     `hosts` maps names to IPv4 addresses; several are tried in turn until a handshake is good. `timeout_s` bounds the
@@ -92,42 +116,25 @@ async def follow_alt_svc(
     authority = f"{host}:{alternative.port}"
     known = hosts.get(host, ())
     addresses = [known] if isinstance(known, str) else list(known)
-    fields = [
-        (b":method", b"GET"),
-        (b":scheme", b"https"),
-        (b":authority", public_host.encode()),
-        (b":path", path.encode()),
-        (b"alt-used", authority.encode()),  # RFC 7838 section 5
-        *((name.lower().encode(), value.encode()) for name, value in headers),
-    ]
+    request = Request(
+        authority=public_host, path=path, headers=(("alt-used", authority), *headers)
+    )  # RFC 7838 section 5
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s
     problem: ClientError = UnresolvedError(authority, f"no address is known for {host}")
+    trust = TrustStore(ca_pem)
     for at, address in enumerate(addresses):
         now = loop.time()
         try:
-            answer = await request_http3(
+            return await request_http3(
                 (address, alternative.port),
-                authority=authority,
+                request,
+                alternative=alternative,
                 server_name=public_host,
-                headers=fields,
-                ca_pem=ca_pem,
+                trust=trust,
                 source_address=source_address,
                 deadline=now + (end - now) / (len(addresses) - at),
-                alpn=alternative.protocol,
             )
         except (UnreachableError, HandshakeRefusedError, CertificateRefusedError) as error:
             problem = error
-            continue
-        return AlternativeResponse(
-            region=dict(answer.headers).get("x-isochrone-region", ""),
-            status=answer.status,
-            protocol=answer.protocol,
-            alternative=alternative,
-            address=(address, alternative.port),
-            handshake_ms=answer.handshake_ms,
-            request_ms=answer.request_ms,
-            headers=answer.headers,
-            body=answer.body,
-        )
     raise problem

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from isochrone.lab.alternative import AltSvcError
-from isochrone.lab.client import ClientError, follow_alt_svc
+from isochrone.client.alt_svc import AltSvcError
+from isochrone.client.errors import ClientError
+from isochrone.lab.client import follow_alt_svc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from aioquic.quic.events import (
     StreamReset,
 )
 
-from isochrone.lab.app import AppRequest, RegionApp
+from isochrone.lab.app import AppRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aioquic.quic.connection import NetworkAddress
 
     from isochrone.lab.relay_flow import Address
+    from isochrone.lab.streams import App
 
 RECEIVE_BUFFER = 1 << 20  # bytes
 
@@ -48,7 +49,7 @@ class _Exchange:
 class RegionProtocol(QuicConnectionProtocol):
     """One client's connection; `app` is set by the factory that `serve_http3` makes."""
 
-    app: RegionApp
+    app: App
     eager = True  # opens HTTP/3's control streams at once, not first when the client opens a stream
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -164,7 +165,7 @@ async def serve_quic(
     return server, (host, port)
 
 
-async def serve_http3(address: Address, configuration: QuicConfiguration, app: RegionApp) -> QuicServer:
+async def serve_http3(address: Address, configuration: QuicConfiguration, app: App) -> QuicServer:
     """Serves the application over HTTP/3; `close()` of the result ends it. Raises `OSError`."""
     protocol = type("BoundProtocol", (RegionProtocol,), {"app": app})
     server, _ = await serve_quic(address, configuration, protocol)

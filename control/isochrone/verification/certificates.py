@@ -16,7 +16,13 @@ import certifi
 import service_identity
 from cryptography.x509.oid import NameOID
 from OpenSSL import crypto
-from service_identity.cryptography import extract_patterns, verify_certificate_hostname
+from service_identity.cryptography import (
+    extract_patterns,
+    verify_certificate_hostname,
+    verify_certificate_ip_address,
+)
+
+from isochrone.probing.prober import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +74,10 @@ class TrustStore:
         except crypto.X509StoreContextError as error:
             faults.append(_untrusted(error, leaf, others))
         try:
-            verify_certificate_hostname(leaf, host)
+            if is_address(host):
+                verify_certificate_ip_address(leaf, host)
+            else:
+                verify_certificate_hostname(leaf, host)
         except (service_identity.VerificationError, service_identity.CertificateError, ValueError):
             faults.append(Fault("name", f"the certificate is for {_names(leaf)}, not for {host}"))
         moment = dt.datetime.fromtimestamp(now, dt.UTC)

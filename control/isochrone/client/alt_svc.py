@@ -16,7 +16,7 @@ _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 section 5.6.2
 _QUOTED = r'"(?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[\t\x20-\x7e\x80-\xff])*"'
 _ALTERNATIVE = re.compile(rf"({_WORD})=({_QUOTED})")
 _PARAMETER = re.compile(rf"[ \t]*;[ \t]*({_WORD})=({_WORD}|{_QUOTED})")
-_COMMA = re.compile(r"[ \t]*,[ \t]*")
+_COMMAS = re.compile(r"(?:[ \t]*,)+[ \t]*")  # empty elements are ignored, RFC 9110 section 5.6.1.2
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._~%-]*):([0-9]{1,5})")
 
 
@@ -40,12 +40,17 @@ def _unquote(text: str) -> str:
 
 
 def parse_alt_svc(value: str) -> tuple[Alternative, ...]:
-    """The alternatives in order of preference; none for `clear`. Unknown parameters are ignored. Raises `AltSvcError`."""
+    """The alternatives in order of preference; none for `clear`, which stands alone and in lower case.
+
+    Unknown parameters are ignored, as is a `persist` other than 1. Several fields are one, joined with commas.
+    Raises `AltSvcError`: then the whole field is ignored.
+    """
     text = value.strip(" \t")
     if text == "clear":
         return ()
     found = []
-    at = 0
+    leading = _COMMAS.match(text)
+    at = leading.end() if leading else 0
     while True:
         head = _ALTERNATIVE.match(text, at)
         authority = _AUTHORITY.fullmatch(_unquote(head[2])) if head else None
@@ -68,9 +73,10 @@ def parse_alt_svc(value: str) -> tuple[Alternative, ...]:
                 persist=parameters.get("persist") == "1",
             )
         )
+        commas = _COMMAS.match(text, at)
+        if commas is not None:
+            at = commas.end()
+        elif at < len(text):
+            raise AltSvcError(f"unexpected {text[at]!r} at character {at} of Alt-Svc {value!r}")
         if at == len(text):
             return tuple(found)
-        comma = _COMMA.match(text, at)
-        if comma is None:
-            raise AltSvcError(f"unexpected {text[at]!r} at character {at} of Alt-Svc {value!r}")
-        at = comma.end()

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.lab.alternative import LONGEST_AGE, Alternative, AltSvcError, parse_alt_svc
-from isochrone.lab.client import NoAlternativeError, choose
+from isochrone.client.alt_svc import LONGEST_AGE, Alternative, AltSvcError, parse_alt_svc
+from isochrone.client.errors import NoAlternativeError
+from isochrone.lab.client import choose
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,7 @@ from isochrone.lab.client import NoAlternativeError, choose
         ('w%3Dx%3Ay#z="x:80"', (Alternative("w=x:y#z", "x", 80),)),  # the example of section 3
         ('h3="[2001:db8::1]:443"', (Alternative("h3", "[2001:db8::1]", 443),)),
         ('h3="e\\u:1"; unknown="a,b;c"; persist=2', (Alternative("h3", "eu", 1),)),
+        (' ,h3="x:1",, h2="x:2" ,', (Alternative("h3", "x", 1), Alternative("h2", "x", 2))),
         ('h3="x:1"; ma="60"', (Alternative("h3", "x", 1, 60),)),
         (f'h3="x:1"; ma=1{"0" * 5000}', (Alternative("h3", "x", 1, LONGEST_AGE),)),
     ],
@@ -31,7 +33,18 @@ def test_values(value, expected):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "h3", "h3=:443", 'h3="x"', 'h3="x:99999"', 'h3="x:1" ma=1', 'h3="x:1",', 'h3="x:1"; ma=-1', "Clear"],
+    [
+        "",
+        "h3",
+        "h3=:443",
+        'h3="x"',
+        'h3="x:99999"',
+        'h3="x:1" ma=1',
+        ",",
+        'h3="x:1" , clear',
+        'h3="x:1"; ma=-1',
+        "Clear",
+    ],
 )
 def test_malformed(value):
     with pytest.raises(AltSvcError):
