@@ -19,6 +19,7 @@ from isochrone.model import Outcome, Sample, Standing, TargetState
 from isochrone.store import schema
 from isochrone.store.columns import OUTCOMES
 from isochrone.store.errors import StoreError, explain
+from isochrone.store.retention import forget
 from isochrone.store.sqlite import Publication, Store
 from isochrone.store.targets import save_target_states, target_states
 from isochrone_edge.latency_map import letters
@@ -89,7 +90,7 @@ def test_windows_counts_and_retention(path):
         assert store.sample_counts() == {"ok": 10, "prober_failed": 1}
         assert store.sample_counts(since=NOW + 9) == {"ok": 1, "prober_failed": 1}
         assert store.last_sample_at() == NOW + 10
-        assert store.forget(NOW + 5) == 5
+        assert forget(store, NOW + 5) == 5
         assert len(store.sample_columns()) == 6
 
 

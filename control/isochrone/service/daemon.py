@@ -23,6 +23,7 @@ from isochrone.service.publisher import Publisher
 from isochrone.service.schedule import Recurring, scheduler_of
 from isochrone.service.status import document
 from isochrone.service.verifying import Verifying
+from isochrone.store import retention
 from isochrone.store.errors import StoreError
 from isochrone.store.findings import open_counts
 from isochrone.verification.dns import DnsChecker
@@ -265,8 +266,10 @@ class Daemon:
     async def _housekeeping(self) -> None:
         async def work() -> None:
             before = self.clock() - self.settings.estimation.window_seconds
-            gone = await asyncio.to_thread(self.store.forget, before)
-            log.info("forgot %d samples older than the window", gone)
+            stop = self._stop.is_set
+            gone = await asyncio.to_thread(retention.forget, self.store, before, stop=stop)
+            freed = await asyncio.to_thread(retention.compact, self.store, stop=stop)
+            log.info("forgot %d samples older than the window, the store shrank by %d bytes", gone, freed)
 
         await self.jobs.run("housekeeping", BUILD_DEADLINE_SECONDS, work, expected=(StoreError,))
 

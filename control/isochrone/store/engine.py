@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 BUSY_MS = 5_000  # how long a call waits for a short lock, e.g. of the sqlite3 shell
+_SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
 
 
 class Engine:
@@ -70,6 +71,8 @@ class Engine:
                     )
                 schema.migrate(connection)
             connection.execute("SELECT count(*) FROM state").fetchone()  # a damaged file shows itself now
+            if not read_only:
+                _make_shrinkable(connection)
             return cls(path, connection, lock_file)
         except BaseException as error:
             if connection is not None:
@@ -124,6 +127,38 @@ class Engine:
             if connection is not None:
                 connection.close()
 
+    # What retention needs; everything here is SQLite's own.
+
+    def file_bytes(self) -> int:
+        """Size of what is stored, empty pages included."""
+        with self.reader() as connection:
+            return _pragma(connection, "page_count") * _pragma(connection, "page_size")
+
+    def empty_share(self) -> float:
+        """Share of the file that is empty."""
+        with self.reader() as connection:
+            return _pragma(connection, "freelist_count") / max(1, _pragma(connection, "page_count"))
+
+    def shrink(self, pages: int) -> bool:
+        """Give up to so many empty pages back to the system. Whether there were any."""
+        with self.transaction() as connection:
+            before = _pragma(connection, "freelist_count")
+            connection.execute(f"PRAGMA incremental_vacuum({int(pages)})").fetchall()  # a step for each page
+            return _pragma(connection, "freelist_count") < before
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _make_shrinkable(connection: sqlite3.Connection) -> None:
+    """Once, for a file from before files could shrink; without room on the disk it stays as it is."""
+    if _pragma(connection, "auto_vacuum") == 0:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute(_SHRINKABLE)
+            connection.execute("VACUUM")
+
 
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     mode = "ro" if read_only else "rwc"
@@ -136,6 +171,7 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     )
     try:
         if not read_only:
+            connection.execute(_SHRINKABLE)  # of an empty file only; before its first page is written
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("PRAGMA synchronous = FULL")
     except BaseException:

@@ -121,11 +121,6 @@ class Store(Engine):
             (newest,) = connection.execute("SELECT max(timestamp) FROM samples").fetchone()
         return None if newest is None else float(newest)
 
-    def forget(self, before: float) -> int:
-        """Delete the samples older than `before`. Returns how many went."""
-        with self.transaction() as connection:
-            return connection.execute("DELETE FROM samples WHERE timestamp < ?", (before,)).rowcount
-
     # Standings
 
     def standings(self) -> dict[tuple[str, str], Standing]:
