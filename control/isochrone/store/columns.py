@@ -19,15 +19,16 @@ OUTCOMES = (Outcome.OK, Outcome.TARGET_FAILED, Outcome.PROBER_FAILED)
 
 #: One row of the samples table as `columns_of` takes it.
 ROW = np.dtype([
-    ("timestamp", "f8"), ("origin", "i8"), ("asn", "i8"), ("country", "i8"), ("colo", "i8"), ("continent", "i8"),
+    ("id", "i8"), ("timestamp", "f8"), ("origin", "i8"), ("asn", "i8"), ("country", "i8"), ("colo", "i8"), ("continent", "i8"),
     ("method", "i8"), ("outcome", "i8"), ("rtt_ms", "f8"), ("latitude", "f8"), ("longitude", "f8"),
 ])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredSamples:
-    """n samples of every outcome, oldest first, one array a column."""
+    """n samples of every outcome, one array a column."""
 
+    newest: int  # the largest id among them; 0 when there are none
     timestamp: NDArray[np.float64]  # (n,) Unix seconds
     origins: tuple[str, ...]  # the ids that `origin` counts
     origin: NDArray[np.int32]  # (n,) index into origins
@@ -67,7 +68,7 @@ def columns_of(blocks: Sequence[NDArray[np.void]], names: Mapping[int, str]) -> 
 
     (origins, origin), (methods, method) = named("origin"), named("method")
     return StoredSamples(
-        timestamp=rows["timestamp"].astype(np.float64), origins=origins, origin=origin,
+        newest=int(rows["id"].max(initial=0)), timestamp=rows["timestamp"].astype(np.float64), origins=origins, origin=origin,
         asn=rows["asn"].astype(np.uint32), country=rows["country"].astype(np.uint16),
         colo=rows["colo"].astype(np.uint16), continent=rows["continent"].astype(np.uint16),
         methods=methods, method=method, outcome=rows["outcome"].astype(np.uint8),

@@ -118,6 +118,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             min(found_at), max(found_at), count(*), max(found_at) FROM findings GROUP BY check_id, subject""",
         "DROP TABLE findings",
     ),
+    (
+        # Samples are numbered as they come, so that a reader can go on from where it was.
+        """CREATE TABLE numbered_samples (
+            id INTEGER PRIMARY KEY,
+            timestamp REAL NOT NULL,
+            origin INTEGER NOT NULL,
+            asn INTEGER NOT NULL,
+            country INTEGER NOT NULL,
+            colo INTEGER NOT NULL,
+            continent INTEGER NOT NULL,
+            method INTEGER NOT NULL,
+            outcome INTEGER NOT NULL,
+            rtt_ms REAL,
+            latitude REAL,
+            longitude REAL
+        )""",
+        """INSERT INTO numbered_samples
+            (timestamp, origin, asn, country, colo, continent, method, outcome, rtt_ms, latitude, longitude)
+            SELECT timestamp, origin, asn, country, colo, continent, method, outcome, rtt_ms, latitude, longitude
+            FROM samples ORDER BY timestamp""",
+        "DROP INDEX samples_by_time",
+        "DROP TABLE samples",
+        "ALTER TABLE numbered_samples RENAME TO samples",
+        "CREATE INDEX samples_by_time ON samples (timestamp)",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

@@ -84,7 +84,11 @@ class Store(Engine):
             )
             for s in samples
         ]  # fmt: skip
-        connection.executemany("INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)
+        connection.executemany(
+            "INSERT INTO samples (timestamp, origin, asn, country, colo, continent, method, outcome, rtt_ms,"
+            " latitude, longitude) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            rows,
+        )
         return len(rows), known
 
     def learnt(self, ids: dict[str, int]) -> None:
@@ -93,13 +97,19 @@ class Store(Engine):
 
     def sample_columns(self, since: float = -math.inf, until: float = math.inf) -> StoredSamples:
         """The samples with `since <= timestamp < until`, oldest first. Reads beside a writer without stopping it."""
+        return self._columns("timestamp >= ? AND timestamp < ? ORDER BY timestamp", (since, until))
+
+    def new_samples(self, after: int) -> StoredSamples:
+        """The samples stored after the one with that id, of whatever time, in the order in which they came."""
+        return self._columns("id > ? ORDER BY id", (after,))
+
+    def _columns(self, which: str, values: tuple[float, ...]) -> StoredSamples:
         with self.reader() as connection:
             # An absent number travels as infinity: numpy can't convert None inside a structured row.
             cursor = connection.execute(
-                "SELECT timestamp, origin, asn, country, colo, continent, method, outcome,"
-                " ifnull(rtt_ms, 9e999), ifnull(latitude, 9e999), ifnull(longitude, 9e999)"
-                " FROM samples WHERE timestamp >= ? AND timestamp < ? ORDER BY timestamp",
-                (since, until),
+                "SELECT id, timestamp, origin, asn, country, colo, continent, method, outcome,"
+                f" ifnull(rtt_ms, 9e999), ifnull(latitude, 9e999), ifnull(longitude, 9e999) FROM samples WHERE {which}",  # noqa: S608  our own words
+                values,
             )
             blocks = []
             while rows := cursor.fetchmany(BLOCK_ROWS):
