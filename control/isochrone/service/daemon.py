@@ -15,7 +15,7 @@ from isochrone.mapping.build import EndpointState, NothingToBuildError
 from isochrone.probing.agent import Agent
 from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
-from isochrone.service.building import BuildBusyError, Built, build, ok_samples
+from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples
 from isochrone.service.choosing import Choosing
 from isochrone.service.jobs import Jobs
 from isochrone.service.measuring import Measuring
@@ -95,6 +95,7 @@ class Daemon:
         self.publisher = Publisher(
             settings, store, self.jobs, self._build_wanted.set, take_over=take_over, clock=clock
         )
+        self.builder = Builder(store, settings, self.origins)
         self.built: Built | None = None
         self.builds = 0
         self.api = Api(self, settings.service.listen)
@@ -246,8 +247,7 @@ class Daemon:
         self.building = True
         thread = asyncio.ensure_future(
             asyncio.to_thread(
-                build, self.store, self.settings, origins,
-                endpoints=endpoints, previous=self.publisher.live, now=self.clock(),
+                self.builder.build, endpoints=endpoints, previous=self.publisher.live, now=self.clock(),
             )
         )  # fmt: skip
         thread.add_done_callback(self._built)

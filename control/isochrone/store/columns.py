@@ -53,9 +53,8 @@ class StoredSamples:
         return table[self.origin]
 
 
-def columns_of(blocks: Sequence[NDArray[np.void]], names: Mapping[int, str]) -> StoredSamples:
+def columns_of(rows: NDArray[np.void], names: Mapping[int, str]) -> StoredSamples:
     """Rows as the table holds them (`ROW`, infinity for an absent number) as columns with dense indices of names."""
-    rows = np.concatenate(blocks) if blocks else np.empty(0, ROW)
 
     def named(column: str) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         ids, index = np.unique(rows[column], return_inverse=True)

@@ -119,9 +119,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP TABLE findings",
     ),
     (
-        # Samples are numbered as they come, so that a reader can go on from where it was.
+        # Samples are numbered as they come, no number twice, so that a reader can go on from where it was.
         """CREATE TABLE numbered_samples (
-            id INTEGER PRIMARY KEY,
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
             timestamp REAL NOT NULL,
             origin INTEGER NOT NULL,
             asn INTEGER NOT NULL,

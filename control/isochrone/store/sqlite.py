@@ -24,11 +24,20 @@ from isochrone_edge.latency_map import letters
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 BLOCK_ROWS = 100_000  # rows turned into numpy at a time: bounds the memory that Python objects take
 
+# An absent number travels as infinity: numpy can't convert None inside a structured row.
+_SAMPLES = (
+    "SELECT id, timestamp, origin, asn, country, colo, continent, method, outcome,"
+    " ifnull(rtt_ms, 9e999), ifnull(latitude, 9e999), ifnull(longitude, 9e999) FROM samples "
+)
+_OF_TIME = _SAMPLES + "WHERE timestamp >= ? AND timestamp < ? ORDER BY timestamp"
+_NEW = _SAMPLES + "WHERE id > ? ORDER BY id"
 _OUTCOME_NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
 
@@ -97,25 +106,28 @@ class Store(Engine):
 
     def sample_columns(self, since: float = -math.inf, until: float = math.inf) -> StoredSamples:
         """The samples with `since <= timestamp < until`, oldest first. Reads beside a writer without stopping it."""
-        return self._columns("timestamp >= ? AND timestamp < ? ORDER BY timestamp", (since, until))
+        rows, names = [np.empty(0, ROW)], dict[int, str]()
+        for block, names in self._rows(_OF_TIME, (since, until)):  # noqa: B007  the names are those of all blocks
+            rows.append(block)
+        return columns_of(np.concatenate(rows), names)
 
-    def new_samples(self, after: int) -> StoredSamples:
+    def sample_blocks(self, since: float = -math.inf) -> Iterator[StoredSamples]:
+        """The samples from then on, oldest first, some 100,000 at a time."""
+        return (columns_of(*block) for block in self._rows(_OF_TIME, (since, math.inf)))
+
+    def new_sample_blocks(self, after: int) -> Iterator[StoredSamples]:
         """The samples stored after the one with that id, of whatever time, in the order in which they came."""
-        return self._columns("id > ? ORDER BY id", (after,))
+        return (columns_of(*block) for block in self._rows(_NEW, (after,)))
 
-    def _columns(self, which: str, values: tuple[float, ...]) -> StoredSamples:
+    def _rows(
+        self, query: str, values: tuple[float, ...]
+    ) -> Iterator[tuple[NDArray[np.void], dict[int, str]]]:
         with self.reader() as connection:
-            # An absent number travels as infinity: numpy can't convert None inside a structured row.
-            cursor = connection.execute(
-                "SELECT id, timestamp, origin, asn, country, colo, continent, method, outcome,"
-                f" ifnull(rtt_ms, 9e999), ifnull(latitude, 9e999), ifnull(longitude, 9e999) FROM samples WHERE {which}",  # noqa: S608  our own words
-                values,
-            )
-            blocks = []
-            while rows := cursor.fetchmany(BLOCK_ROWS):
-                blocks.append(np.array(rows, ROW))
+            connection.execute("BEGIN")  # one state of the store for all that follows
             names = dict(connection.execute("SELECT id, name FROM names"))
-        return columns_of(blocks, names)
+            cursor = connection.execute(query, values)
+            while rows := cursor.fetchmany(BLOCK_ROWS):
+                yield np.array(rows, ROW), names
 
     def sample_counts(self, since: float = -math.inf) -> dict[str, int]:
         """How many samples there are since then, by outcome; outcomes without any are left out."""
