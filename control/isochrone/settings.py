@@ -153,6 +153,31 @@ class TargetSettings(Section):
     longitude: Longitude | None = None
 
 
+def hashes(value: object) -> object:
+    """One SHA-256 or a list of them."""
+    return [value] if isinstance(value, str) else value
+
+
+def sha256(value: str) -> str:
+    """A SHA-256 as 64 hexadecimal digits."""
+    text = value.lower()
+    if len(text) != 64 or not all(digit in "0123456789abcdef" for digit in text):
+        raise ValueError(
+            "is not a SHA-256 of 64 hexadecimal digits; `isochrone agent --new-token` prints a token and this"
+        )
+    return text
+
+
+class RemoteAgent(Section):
+    """One `[[agents]]` entry: somebody else than this daemon measures for the origin."""
+
+    origin: RegionId
+    # Of the token, which is never in a file. Two while one takes the other's place.
+    token_sha256: Annotated[
+        tuple[Annotated[str, AfterValidator(sha256)], ...], BeforeValidator(hashes), Field(min_length=1, max_length=4)
+    ]
+
+
 class Probing(Section):
     """How and how often round-trip times are measured."""
 
@@ -297,6 +322,10 @@ class Service(Section):
 
     state_dir: Path = Path("state")
     listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:9475"
+    # Where remote agents are answered, and nothing else; on `listen` when this is not given, e.g. behind a proxy.
+    agents_listen: Annotated[str, AfterValidator(listen_address)] | None = None
+    certificate: Path | None = None  # PEM, the chain; with it agents_listen speaks TLS
+    key: Path | None = None  # PEM
 
 
 class Settings(Section):
@@ -306,6 +335,7 @@ class Settings(Section):
     origins: tuple[OriginSettings, ...] = Field(min_length=1, max_length=256)
     targets: tuple[TargetSettings, ...] = ()
     targets_file: Path | None = None
+    agents: tuple[RemoteAgent, ...] = Field((), max_length=256)
     probing: Probing = Probing()
     estimation: Estimation = Estimation()
     steering: Steering = Steering()
@@ -376,6 +406,7 @@ def _rooted(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     for section, key in (
         ("probing", "asn_database"), ("probing", "country_database"), ("verification", "trust_store"),
         ("dns", "trust_anchor"), ("dns", "trust_store"), ("service", "state_dir"), (None, "targets_file"),
+        ("service", "certificate"), ("service", "key"),
     ):  # fmt: skip
         table = document if section is None else document.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
@@ -443,6 +474,7 @@ def _across(document: dict[str, Any], environ: Mapping[str, str]) -> Problems:
                 f"overrides[{index}].origin: there is no origin {name!r}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
+    problems += _across_agents(document, [str(o.get("id")) for o in entries])
     kv = document.get("kv")
     if isinstance(kv, dict):
         variable = kv.get("token_env", Kv.model_fields["token_env"].default)
@@ -452,10 +484,46 @@ def _across(document: dict[str, Any], environ: Mapping[str, str]) -> Problems:
             problems.append(
                 f"kv.token_env: the environment variable {variable} is not set; put the API token in it"
             )
-    for section, key in (("probing", "asn_database"), ("probing", "country_database"), ("verification", "trust_store"), ("dns", "trust_anchor"), ("dns", "trust_store"), (None, "targets_file")):  # fmt: skip
+    for section, key in (("probing", "asn_database"), ("probing", "country_database"), ("verification", "trust_store"), ("dns", "trust_anchor"), ("dns", "trust_store"), ("service", "certificate"), ("service", "key"), (None, "targets_file")):  # fmt: skip
         table = document if section is None else document.get(section)
         value = table.get(key) if isinstance(table, dict) else None
         if isinstance(value, str) and not _is_file(value):
             where = f"{section}.{key}" if section else key
             problems.append(f"{where}: there is no file {value}")
+    return problems
+
+
+def _across_agents(document: dict[str, Any], origins: list[str]) -> Problems:
+    problems: Problems = []
+    agents = document.get("agents")
+    whose: dict[str, int] = {}
+    hashed: dict[str, int] = {}
+    for index, entry in enumerate(agents if isinstance(agents, list) else ()):
+        if not isinstance(entry, dict):
+            continue
+        name = entry.get("origin")
+        if isinstance(name, str) and name not in origins:
+            near = difflib.get_close_matches(name, origins, n=1)
+            problems.append(
+                f"agents[{index}].origin: there is no origin {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        elif isinstance(name, str) and whose.setdefault(name, index) != index:
+            problems.append(
+                f"agents[{index}].origin: {name!r} has an agent in agents[{whose[name]}] already; each origin has one"
+            )
+        tokens = hashes(entry.get("token_sha256"))
+        for token in tokens if isinstance(tokens, list) else ():
+            if isinstance(token, str) and hashed.setdefault(token.lower(), index) != index:
+                problems.append(
+                    f"agents[{index}].token_sha256: the token of agents[{hashed[token.lower()]}]; give each agent its own"
+                )
+    service = document.get("service")
+    if isinstance(service, dict):
+        if ("certificate" in service) != ("key" in service):
+            problems.append("service.certificate, service.key: give both or none")
+        elif "certificate" in service and "agents_listen" not in service:
+            problems.append(
+                "service.certificate: serves agents only; give agents_listen, the address on which they are answered"
+            )
     return problems
