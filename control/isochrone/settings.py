@@ -174,7 +174,9 @@ class RemoteAgent(Section):
     origin: RegionId
     # Of the token, which is never in a file. Two while one takes the other's place.
     token_sha256: Annotated[
-        tuple[Annotated[str, AfterValidator(sha256)], ...], BeforeValidator(hashes), Field(min_length=1, max_length=4)
+        tuple[Annotated[str, AfterValidator(sha256)], ...],
+        BeforeValidator(hashes),
+        Field(min_length=1, max_length=4),
     ]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from isochrone.service.backoff import Backoff
+from isochrone.backoff import Backoff
 from isochrone.service.jobs import Jobs
 from isochrone.service.logs import LineFormatter
 from isochrone.service.ownership import STALE_SECONDS, Ownership

@@ -102,7 +102,8 @@ def _check_time(line: int, row: Row, now: float, max_age: float) -> None:
         )
     if row.at < now - max_age:
         raise Refused(
-            "time_past", f"line {line}: measured {now - row.at:.0f} s ago; older than {max_age:.0f} s is of no use"
+            "time_past",
+            f"line {line}: measured {now - row.at:.0f} s ago; older than {max_age:.0f} s is of no use",
         )
 
 
@@ -114,7 +115,8 @@ def _check_rtt(line: int, row: Row, highest: float) -> None:
         raise Refused("rtt_missing", f"line {line}: a probe that is ok has an rtt_ms")
     elif not 0 < row.rtt_ms <= highest:
         raise Refused(
-            "rtt_impossible", f"line {line}: rtt_ms must be above 0 and, by the plan's timeout, at most {highest:g}"
+            "rtt_impossible",
+            f"line {line}: rtt_ms must be above 0 and, by the plan's timeout, at most {highest:g}",
         )
 
 
@@ -141,7 +143,9 @@ def _within_light(samples: list[Sample], origin: Origin) -> list[Sample]:
     ]
     if not placed:
         return samples
-    numbers, rtt_ms, latitude, longitude = (np.array(column, np.float64) for column in zip(*placed, strict=True))
+    numbers, rtt_ms, latitude, longitude = (
+        np.array(column, np.float64) for column in zip(*placed, strict=True)
+    )
     here = np.full(len(placed), origin.latitude), np.full(len(placed), origin.longitude)
     least = distance_km(latitude, longitude, *here) / KM_PER_MS
     wrong = rtt_ms < least - LIGHT_SLACK_MS

@@ -69,7 +69,10 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            headers=self._headers, timeout=self._timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            headers=self._headers,
+            timeout=self._timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
 

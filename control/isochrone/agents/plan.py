@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from isochrone.checks import tell
 from isochrone.model import Target
-from isochrone.settings import Probing, TargetSettings
+from isochrone.settings import Probing, TargetSettings  # noqa: TC001  pydantic reads them at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Spool:
             self.remove(oldest)
             dropped += oldest.samples
         if dropped:
-            self.count(dropped=self.counts.dropped + dropped)
+            self.count(dropped=dropped)
         entry = Entry(self._next, batch, samples, size)
         _write(self.folder / entry.name, body)
         self._next += 1
@@ -140,7 +140,10 @@ class Spool:
         """It is acknowledged, or dropped. Works on a full disk."""
         if self._entries.pop(entry.number, None) is not None:
             self.bytes -= entry.bytes
-            (self.folder / entry.name).unlink(missing_ok=True)
+            with contextlib.suppress(
+                OSError
+            ):  # a file that stays is sent again after a restart, and known there
+                (self.folder / entry.name).unlink()
 
     def put_aside(self, entry: Entry, *, damaged: bool = False) -> None:
         """It will never be taken: moved to `refused/`, of which the last few stay for a look."""
@@ -153,13 +156,28 @@ class Spool:
             for old in sorted(aside.iterdir())[:-KEPT_REFUSED]:
                 old.unlink()
         if damaged:
-            self.count(damaged=self.counts.damaged + entry.samples)
+            self.count(damaged=entry.samples)
         else:
-            self.count(refused=self.counts.refused + entry.samples)
+            self.count(refused=entry.samples)
 
-    def count(self, **changes: float) -> None:
-        """Set counters. They are kept across restarts as far as the disk lets them."""
-        self.counts = replace(self.counts, **changes)
+    def count(
+        self,
+        *,
+        dropped: int = 0,
+        refused: int = 0,
+        damaged: int = 0,
+        unkept: int = 0,
+        round_began: float | None = None,
+    ) -> None:
+        """Add to the counters. They are kept across restarts as far as the disk lets them."""
+        was = self.counts
+        self.counts = Counts(
+            dropped=was.dropped + dropped,
+            refused=was.refused + refused,
+            damaged=was.damaged + damaged,
+            unkept=was.unkept + unkept,
+            round_began=was.round_began if round_began is None else round_began,
+        )
         with contextlib.suppress(OSError):
             _write(self.folder / "state.json", json.dumps(asdict(self.counts)).encode())
 

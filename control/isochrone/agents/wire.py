@@ -11,8 +11,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from isochrone.model import Outcome
-
 MAX_BODY_BYTES = 1 << 20  # as it travels
 MAX_PLAIN_BYTES = 8 << 20  # unpacked
 MAX_SAMPLES = 20_000  # of one batch

@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command; the daemon can be told to end even before its modules are there."""
-        if args[:1] == ["run"]:
+        if args[:1] in (["run"], ["agent"]):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end)
         return super().resolve_command(ctx, args)

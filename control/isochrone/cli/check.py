@@ -29,6 +29,7 @@ def before_start(settings: Settings) -> tuple[TargetSource | None, list[str]]:
     from isochrone.probing.target_source import TargetSource
     from isochrone.publishing.kv import token_of
     from isochrone.publishing.kv_errors import KvError
+    from isochrone.service.agents_api import CertificateError, tls_of
     from isochrone.verification.certificates import TrustStore, TrustStoreError
     from isochrone.verification.dns import DnsChecker
     from isochrone.verification.dns_anchor import TrustAnchorError
@@ -64,6 +65,10 @@ def before_start(settings: Settings) -> tuple[TargetSource | None, list[str]]:
             problems.append(f"dns.trust_anchor: {error}")
         except TargetsError as error:
             problems.append(str(error))
+    try:
+        tls_of(settings.service.certificate, settings.service.key)
+    except CertificateError as error:
+        problems.append(str(error))
     state = settings.service.state_dir
     above = next((folder for folder in (state, *state.parents) if os.path.lexists(folder)), state)
     if not above.is_dir():

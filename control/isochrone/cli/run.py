@@ -13,6 +13,7 @@ import click
 from isochrone.cli import Failure
 from isochrone.cli.check import before_start, settings_of
 from isochrone.probing.databases import TargetsError
+from isochrone.service.agents_api import CertificateError
 from isochrone.service.api import ListenError, try_listen
 from isochrone.service.daemon import Daemon
 from isochrone.service.logs import set_up
@@ -47,9 +48,18 @@ def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
         log.warning("%s", problem)
     try:
         try_listen(settings.service.listen)  # before anything is written
+        if settings.agents and settings.service.agents_listen is not None:
+            try_listen(settings.service.agents_listen, "service.agents_listen")
         with Store.open(settings.service.state_dir / DATABASE) as store:
             asyncio.run(_run(settings, targets, store, take_over=take_over))
-    except (StoreError, TrustStoreError, TrustAnchorError, TargetsError, ListenError) as error:
+    except (
+        StoreError,
+        TrustStoreError,
+        TrustAnchorError,
+        TargetsError,
+        ListenError,
+        CertificateError,
+    ) as error:
         raise Failure(str(error)) from None
     log.info("ended")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isochrone.model import Outcome, Sample
-from isochrone.probing.keeping import Keeper, Measured
+from isochrone.probing.keeping import KEEP_SECONDS, Keeper, Measured
 from isochrone.probing.limiter import Cap, Limiter
 from isochrone.probing.pacing import Pacer, Wait
 
@@ -75,14 +75,15 @@ class Agent:
         *,
         seconds: float,
         keep: Callable[[Sequence[Measured]], Awaitable[None]] | None = None,
+        keep_seconds: float = KEEP_SECONDS,
     ) -> Round:
         """Probe every target once by each method within `seconds`; what is not done by then counts as missed.
 
-        `keep` is called every few seconds with what was measured since, and at the end; what it raises then is raised.
+        `keep` is called every `keep_seconds` with what was measured since, and at the end; what it raises then is raised.
         """
         if keep is None:
             return await self._round(targets, seconds, None)
-        async with Keeper(keep) as keeper:
+        async with Keeper(keep, keep_seconds) as keeper:
             return await self._round(targets, seconds, keeper)
 
     async def _round(self, targets: Sequence[Target], seconds: float, keeper: Keeper | None) -> Round:

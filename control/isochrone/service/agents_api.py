@@ -58,7 +58,9 @@ class AgentsApi:
     def __init__(self, agents: RemoteAgents) -> None:
         self._agents = agents
         self._uploads = 0
-        self._checks = asyncio.Semaphore(2)  # batches being unpacked and checked at once: bounds memory and CPU
+        self._checks = asyncio.Semaphore(
+            2
+        )  # batches being unpacked and checked at once: bounds memory and CPU
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -76,7 +78,9 @@ class AgentsApi:
             return _busy("the store can't be used now")
         etag = f'"{plan.id}"'
         headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
-        asked = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
+        asked = {
+            tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")
+        }
         if asked & {etag, "*"}:
             return _answer(304, None, headers)
         body = plan.body
@@ -112,12 +116,21 @@ class AgentsApi:
                     return _busy("the store can't be written now")
         return _json(
             200,
-            {"batch": taken.batch, "samples": taken.samples, "set_aside": taken.set_aside, "repeat": taken.repeat},
+            {
+                "batch": taken.batch,
+                "samples": taken.samples,
+                "set_aside": taken.set_aside,
+                "repeat": taken.repeat,
+            },
         )
 
     async def _nothing(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
-        return origin if isinstance(origin, web.Response) else _problem(404, "not_found", "there is nothing here")
+        return (
+            origin
+            if isinstance(origin, web.Response)
+            else _problem(404, "not_found", "there is nothing here")
+        )
 
     def _origin(self, request: web.Request) -> str | web.Response:
         """Whose token the request brings, when the path is that origin's own; else the answer."""
@@ -173,7 +186,12 @@ def _json(status: int, document: dict[str, Any], kind: str = "application/json")
 def _problem(status: int, code: str, detail: str) -> web.Response:
     """RFC 9457; `code` is what a program looks at."""
     titles = {401: "Unauthorized", 404: "Not found", 408: "Too slow", 503: "Try again later"}
-    document = {"title": titles.get(status, "Batch refused"), "status": status, "code": code, "detail": detail}
+    document = {
+        "title": titles.get(status, "Batch refused"),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
     return _json(status, document, "application/problem+json")
 
 

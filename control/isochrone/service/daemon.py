@@ -20,6 +20,7 @@ from isochrone.service.choosing import Choosing
 from isochrone.service.jobs import Jobs
 from isochrone.service.measuring import Measuring
 from isochrone.service.publisher import Publisher
+from isochrone.service.remote_agents import RemoteAgents
 from isochrone.service.schedule import Recurring, scheduler_of
 from isochrone.service.status import document
 from isochrone.service.verifying import Verifying
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 BUILD_DEADLINE_SECONDS = 300.0
 HOUSEKEEPING_SECONDS = 3600.0
+AGENTS_SECONDS = 10.0  # between two looks at whether agents are silent
 EXPECTED_OF_BUILD = (StoreError, NothingToBuildError, BuildBusyError)
 END_SECONDS = 5.0  # what is under way gets so long to end
 
@@ -69,6 +71,9 @@ class Daemon:
         self.origins = settings.model_origins()
         self.choosing = Choosing(settings.probing, source, store)
         self.jobs = Jobs(clock)
+        self.agents = RemoteAgents(
+            settings, self.origins, lambda: self.choosing.targets, store, clock, told=self.choosing.told
+        )
         probing = settings.probing
         probers = probers_of(probing)
         agents = {
@@ -80,6 +85,7 @@ class Daemon:
                 limiter=limiter_of(probing),
             )
             for origin in self.origins
+            if origin.id not in self.agents.origins  # its own agent speaks for it
         }
         self.measuring = Measuring(agents, self.choosing, store, probing, clock)
         self.verifying = Verifying(
@@ -98,7 +104,7 @@ class Daemon:
         self.builder = Builder(store, settings, self.origins)
         self.built: Built | None = None
         self.builds = 0
-        self.api = Api(self, settings.service.listen)
+        self.api = Api(self, settings.service)
         self._stop = asyncio.Event()
         self._warm = asyncio.Event()  # enough was measured for a first map
         self._unchecked = {"health", "http3"} | ({"dns"} if settings.checks_dns else set())
@@ -107,6 +113,7 @@ class Daemon:
         self.building = False  # a thread is at work that can't be interrupted
         self.verifying.recall()
         self.publisher.recall()
+        self.agents.recall()
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -133,11 +140,13 @@ class Daemon:
             await self._stop.wait()
         finally:
             log.info("stopping")
-            scheduler.shutdown(wait=False)
+            # Ended once: a second cancellation, of the scheduler's, would cut short what they still keep.
+            scheduler.pause()
             for task in self._tasks:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            scheduler.shutdown(wait=False)
             await self.api.stop()
 
     def _schedule(self) -> AsyncIOScheduler:
@@ -150,6 +159,8 @@ class Daemon:
             Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
             Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
         ]
+        if self.agents.origins:
+            recurring.append(Recurring("agents", AGENTS_SECONDS, self._watch_agents))
         if verifying.names is not None:
             bound = verifying.names.round_deadline
             work = partial(self._check, "dns", verifying.dns_round, bound)
@@ -269,9 +280,13 @@ class Daemon:
             stop = self._stop.is_set
             gone = await asyncio.to_thread(retention.forget, self.store, before, stop=stop)
             freed = await asyncio.to_thread(retention.compact, self.store, stop=stop)
+            await asyncio.to_thread(self.agents.forget, self.clock())
             log.info("forgot %d samples older than the window, the store shrank by %d bytes", gone, freed)
 
         await self.jobs.run("housekeeping", BUILD_DEADLINE_SECONDS, work, expected=(StoreError,))
+
+    async def _watch_agents(self) -> None:
+        self.agents.watch()
 
     def stale(self) -> str:
         """Why this daemon should be looked at; "" when it measures as it should."""
@@ -279,6 +294,8 @@ class Daemon:
         last = record.last_success if record and record.last_success else self.started_at
         age = self.clock() - last
         bound = 3 * self.measuring.round_seconds + self.measuring.deadline(self.measuring.round_seconds)
+        if len(self.agents.origins) == len(self.origins):
+            return self.agents.silent()
         return f"no good probe round for {age:.0f} s" if age > bound else ""
 
     async def document(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Measuring:
     @staticmethod
     def deadline(seconds: float) -> float:
         """Seconds after which a round is stopped from outside, should an agent not keep to its own end."""
-        return seconds * 1.25 + 15.0
+        return round_deadline(seconds)
 
     async def round(self, seconds: float) -> None:
         """One round of all agents at once, spread over `seconds`. What they measure is stored every few seconds.
@@ -113,6 +113,11 @@ class Measuring:
         log.info(
             "probe round %d: %s missed=%d seconds=%.1f", tally.rounds, told or "no samples", missed, seconds
         )
+
+
+def round_deadline(seconds: float) -> float:
+    """Seconds after which a round of so many is stopped from outside."""
+    return seconds * 1.25 + 15.0
 
 
 def shortest_round(probing: Probing, targets: int) -> float:

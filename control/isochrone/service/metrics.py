@@ -48,6 +48,7 @@ class DaemonCollector(Collector):
             "isochrone_probes_missed", "Probes planned and not made in time.", daemon.measuring.tally.missed
         )
         yield from self._targets(now)
+        yield from self._agents(now)
         state = daemon.publisher.state
         for name, what in _KV_COUNTERS.items():
             yield CounterMetricFamily(f"isochrone_kv_{name}", what, getattr(state, name))
@@ -107,6 +108,40 @@ class DaemonCollector(Collector):
             good.add_metric([database["name"]], int(not database["problem"]))
         yield age
         yield good
+
+    def _agents(self, now: float) -> Iterable[Metric]:
+        agents = self._daemon.agents
+        labels = ["origin"]
+        age = GaugeMetricFamily(
+            "isochrone_agent_age_seconds", "Since the agent's last good batch, or the start.", labels=labels
+        )
+        flagged = GaugeMetricFamily(
+            "isochrone_agent_flagged", "1 when a batch was refused within the last hour.", labels=labels
+        )
+        batches = CounterMetricFamily("isochrone_agent_batches", "Batches stored.", labels=labels)
+        repeats = CounterMetricFamily(
+            "isochrone_agent_repeats", "Batches acknowledged again, stored before.", labels=labels
+        )
+        samples = CounterMetricFamily(
+            "isochrone_agent_samples", "Samples stored, by outcome.", labels=["origin", "outcome"]
+        )
+        aside = CounterMetricFamily(
+            "isochrone_agent_samples_set_aside", "Samples faster than light, not stored.", labels=labels
+        )
+        refused = CounterMetricFamily(
+            "isochrone_agent_refused", "Batches refused, by reason.", labels=["origin", "code"]
+        )
+        for origin, standing in agents.standings.items():
+            age.add_metric([origin], agents.age(origin, now))
+            flagged.add_metric([origin], int(agents.state(origin, now) == "flagged"))
+            batches.add_metric([origin], standing.batches)
+            repeats.add_metric([origin], standing.repeats)
+            aside.add_metric([origin], standing.set_aside)
+            for outcome, count in sorted(standing.outcomes.items()):
+                samples.add_metric([origin, outcome], count)
+            for code, count in sorted(standing.refused.items()):
+                refused.add_metric([origin, code], count)
+        return [age, flagged, batches, repeats, samples, aside, refused]
 
     def _jobs(self, now: float) -> Iterable[Metric]:
         runs = CounterMetricFamily("isochrone_job_runs", "Runs begun.", labels=["job"])

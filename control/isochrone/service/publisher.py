@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from isochrone.backoff import Backoff
 from isochrone.publishing.kv import Kv
 from isochrone.publishing.kv_errors import KvError, KvRateError
 from isochrone.publishing.plan import Action, Guards, Live, Plan, plan_publish
 from isochrone.publishing.publish import PublishError, apply, look
-from isochrone.service.backoff import Backoff
 from isochrone.service.kv_state import KvState
 from isochrone.service.ownership import Ownership
 from isochrone.store.errors import StoreError

@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isochrone.agents import plan as plans
 from isochrone.agents.checks import FUTURE_SECONDS, Refused, allowance_of, check
 from isochrone.agents.wire import MalformedError, decode
+from isochrone.model import Outcome
 from isochrone.store import agent_batches
 from isochrone.store.agent_batches import TooManyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from isochrone.agents.plan import Plan
     from isochrone.agents.wire import Batch
-    from isochrone.model import Origin, Target
+    from isochrone.model import Origin, Target, TargetKey
     from isochrone.settings import Settings
     from isochrone.store.sqlite import Store
 
 log = logging.getLogger(__name__)
 
 FLAG_SECONDS = 3600.0  # after a refusal an agent stays flagged for so long
-LATE_ROUNDS, LATE_SECONDS = 3, 60.0  # an agent is late when nothing good came for so many intervals, and a bit
+LATE_ROUNDS, LATE_SECONDS = (
+    3,
+    60.0,
+)  # an agent is late when nothing good came for so many intervals, and a bit
 OLD_PLANS = 2  # read plans that are kept beside the current one
+PLAN_SECONDS = 600.0  # a plan stands at least so long: targets come and go with every round
 
 
 @dataclass(slots=True)
@@ -58,6 +63,10 @@ class Taken(NamedTuple):
     repeat: bool
 
 
+_TakenOutcomes = tuple[Taken, "Counter[str]", "dict[TargetKey, Outcome]"]
+_TELLING = (Outcome.PROBER_FAILED, Outcome.TARGET_FAILED, Outcome.OK)  # the later says more about a target
+
+
 class RemoteAgents:
     """Reads and writes the store in threads; one batch of an origin at a time, so that a repeat waits for the first."""
 
@@ -68,6 +77,8 @@ class RemoteAgents:
         targets: Callable[[], Sequence[Target]],
         store: Store,
         clock: Callable[[], float],
+        *,
+        told: Callable[[Mapping[TargetKey, Outcome]], None] | None = None,
     ) -> None:
         wanted = {agent.origin for agent in settings.agents}
         self.origins = {origin.id: origin for origin in origins if origin.id in wanted}
@@ -76,11 +87,12 @@ class RemoteAgents:
         self._probing = settings.probing
         self._max_age = settings.estimation.window_seconds
         self._targets = targets
+        self._told = told or (lambda _: None)  # hears what each target answered
         self._store = store
         self._clock = clock
         self._started_at = clock()
         self._locks = {origin: asyncio.Lock() for origin in self.origins}
-        self._written: tuple[Sequence[Target], Plan] | None = None
+        self._written: tuple[float, Sequence[Target], Plan] | None = None  # when, of what
         self._read: OrderedDict[str, Plan] = OrderedDict()
 
     @property
@@ -120,10 +132,13 @@ class RemoteAgents:
         standing = self.standings[origin]
         async with self._locks[origin]:
             try:
-                taken, outcomes = await asyncio.to_thread(self._take, origin, body)
+                taken, outcomes, answers = await asyncio.to_thread(self._take, origin, body)
             except Refused as refused:
                 standing.refused[refused.code] += 1
-                if standing.last_refused <= self._clock() - FLAG_SECONDS or refused.code not in standing.problem:
+                if (
+                    standing.last_refused <= self._clock() - FLAG_SECONDS
+                    or refused.code not in standing.problem
+                ):
                     log.warning("agent of %s: batch refused: %s: %s", origin, refused.code, refused)
                 standing.last_refused = self._clock()
                 standing.problem = f"{refused.code}: {refused}"
@@ -136,9 +151,10 @@ class RemoteAgents:
             standing.batches += 1
             standing.outcomes.update(outcomes)
             standing.set_aside += taken.set_aside
+            self._told(answers)
         return taken
 
-    def _take(self, origin: str, body: bytes) -> tuple[Taken, Counter[str]]:
+    def _take(self, origin: str, body: bytes) -> _TakenOutcomes:
         try:
             batch = decode(body)
         except MalformedError as error:
@@ -149,10 +165,10 @@ class RemoteAgents:
         if header.origin != origin:
             raise Refused("unknown_origin", f"the batch is not of origin {origin!r}, whose token this is")
         if agent_batches.is_known(self._store, origin, header.batch):
-            return Taken(header.batch, header.samples, 0, repeat=True), Counter()
+            return Taken(header.batch, header.samples, 0, repeat=True), Counter(), {}
         return self._take_new(origin, batch)
 
-    def _take_new(self, origin: str, batch: Batch) -> tuple[Taken, Counter[str]]:
+    def _take_new(self, origin: str, batch: Batch) -> _TakenOutcomes:
         header = batch.header
         plan = self._plan(header.plan)
         if plan is None:
@@ -166,17 +182,28 @@ class RemoteAgents:
         except TooManyError as error:
             raise Refused("flood", str(error)) from None
         outcomes = Counter(sample.outcome.value for sample in checked.samples)
-        return Taken(header.batch, len(checked.samples), checked.set_aside, repeat=not fresh), outcomes
+        answers: dict[TargetKey, Outcome] = {}
+        for row in batch.rows:
+            key, outcome = (row.address, row.port), Outcome(row.outcome)
+            answers[key] = max(outcome, answers.get(key, outcome), key=_TELLING.index)
+        return (
+            Taken(header.batch, len(checked.samples), checked.set_aside, repeat=not fresh),
+            outcomes,
+            answers,
+        )
 
     def _current(self) -> Plan:
-        targets = self._targets()
-        if self._written is None or self._written[0] is not targets:
-            self._written = targets, plans.write(self._probing, targets)
-        return self._written[1]
+        targets, now = self._targets(), self._clock()
+        if self._written is not None:
+            at, before, plan = self._written
+            if before == targets or 0 <= now - at < PLAN_SECONDS:
+                return plan
+        self._written = now, targets, plans.write(self._probing, targets)
+        return self._written[2]
 
     def _plan(self, wanted: str) -> Plan | None:
-        if self._written is not None and self._written[1].id == wanted:
-            return self._written[1]
+        if self._written is not None and self._written[2].id == wanted:
+            return self._written[2]
         found = self._read.get(wanted)
         if found is None:
             body = agent_batches.plan_body(self._store, wanted)
@@ -191,7 +218,7 @@ class RemoteAgents:
     def forget(self, now: float) -> None:
         """Let go of what can not come again. Blocks; raises StoreError."""
         if self._written is not None:
-            agent_batches.save_plan(self._store, self._written[1].id, self._written[1].body, now)
+            agent_batches.save_plan(self._store, self._written[2].id, self._written[2].body, now)
         agent_batches.forget(self._store, now - self.keep_seconds)
 
     def age(self, origin: str, now: float) -> float:
@@ -209,6 +236,13 @@ class RemoteAgents:
             elif age <= bound and standing.late:
                 log.info("agent of %s: is back", origin)
             standing.late = age > bound
+
+    def silent(self) -> str:
+        """That no agent at all is heard of; "" while one is."""
+        if not self.standings or not all(standing.late for standing in self.standings.values()):
+            return ""
+        age = min(self.age(origin, self._clock()) for origin in self.standings)
+        return f"no good batch from any agent for {age:.0f} s"
 
     def state(self, origin: str, now: float) -> str:
         """`flagged` (a batch was refused lately), `late`, `unseen` or `ok`."""

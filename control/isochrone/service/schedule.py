@@ -44,15 +44,22 @@ def scheduler_of(
         skipped(event.job_id)
 
     scheduler.add_listener(on_skipped, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
-    now = datetime.now(UTC)
     for job in recurring:
-        scheduler.add_job(
-            run,
-            "interval",
-            args=(job.work,),
-            seconds=job.seconds,
-            id=job.name,
-            misfire_grace_time=max(LATE_SECONDS, int(job.seconds)),
-            next_run_time=now if job.at_once else now + timedelta(seconds=job.seconds),
-        )
+        add(scheduler, job, run=run, first=0.0 if job.at_once else job.seconds)
     return scheduler
+
+
+def add(
+    scheduler: AsyncIOScheduler, job: Recurring, *, run: Callable[[Work], Awaitable[None]], first: float
+) -> None:
+    """Add a job whose first run is in `first` seconds; it takes the place of one with its name."""
+    scheduler.add_job(
+        run,
+        "interval",
+        args=(job.work,),
+        seconds=job.seconds,
+        id=job.name,
+        misfire_grace_time=max(LATE_SECONDS, int(job.seconds)),
+        next_run_time=datetime.now(UTC) + timedelta(seconds=first),
+        replace_existing=True,
+    )

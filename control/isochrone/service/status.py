@@ -43,6 +43,7 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
             "last_round": tally.last_round,
             "reasons": dict(tally.reasons.most_common(20)),
         },
+        "agents": daemon.agents.document(now),
         "targets": chosen["listed"],
         "asns": chosen["asns"],
         "selection": chosen,
