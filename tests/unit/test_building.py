@@ -8,6 +8,7 @@ from isochrone.mapping.build import NothingToBuildError
 from isochrone.model import Outcome, Sample
 from isochrone.service.building import Builder
 from isochrone.settings import Settings
+from isochrone.store.retention import forget
 from isochrone.store.sqlite import Store
 from isochrone_edge.latency_map import Facts
 
@@ -84,7 +85,7 @@ def test_many_samples_are_not_read_again(store):
     few = Builder(store, SETTINGS, ORIGINS)
     build(kept, NOW)
     build(few, NOW)
-    store.forget(NOW + 1)
+    forget(store, NOW + 1)
     store.add_samples(batch(rng, [2], NOW + 300, nyc=90.0))
     assert build(few, NOW + 300).samples == 30
     assert build(kept, NOW + 300).samples == 90
