@@ -96,26 +96,36 @@ def test_networks():
 
 @given(
     st.integers(0, 60), st.integers(1, 10), st.randoms(use_true_random=False), caps, caps, caps,
-    st.floats(0, 5),
+    st.floats(0, 5), st.integers(1, 3),
 )  # fmt: skip
-def test_caps_hold_however_late_the_scheduler_is(count, size, rng, agent, network, target, lateness):
+def test_caps_hold_however_late_the_scheduler_is(count, size, rng, agent, network, target, lateness, methods):
     limiter = Limiter(agent=agent, network=network, target=target)
     buckets = defaultdict(lambda: TokenBucket(network)), defaultdict(lambda: TokenBucket(target))
     whole, seen = TokenBucket(agent), Counter()
-    chosen = targets(count, size)
+    chosen = targets(count, size) * methods
     for number in range(3):
         start = 100.0 * number
         pacer = Pacer(chosen, start=start, span=20.0, end=start + 90.0, limiter=limiter, rng=rng)
         probed = run_round(pacer, start, lambda: rng.random() * lateness)
-        assert len(probed) + pacer.left == count
-        assert len({t.address for _, t in probed}) == len(probed)
+        assert len(probed) + pacer.left == count * methods
+        assert max(Counter(t.address for _, t in probed).values(), default=0) <= methods
         seen.update(t.address for _, t in probed)
         for now, t in probed:
             assert start <= now <= start + 90.0
             whole.take(now)
             buckets[0][network_of(t)].take(now)
             buckets[1][t.address].take(now)
-    assert max(seen.values(), default=0) <= 3
+    assert max(seen.values(), default=0) <= 3 * methods
+
+
+def test_a_target_listed_twice_keeps_to_its_cap_behind_a_crowded_network():
+    limiter = Limiter(network=Cap(1.0), target=Cap(0.1))
+    pacer = Pacer(targets(8, 8) * 3, start=0, span=2, end=100, limiter=limiter, rng=random.Random(1))
+    reference = defaultdict(lambda: TokenBucket(Cap(0.1)))
+    probed = run_round(pacer, 0.0)
+    for now, t in probed:
+        reference[t.address].take(now)
+    assert len(probed) == 24
 
 
 def test_a_busy_network_holds_nobody_else_back():

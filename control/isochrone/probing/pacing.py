@@ -36,7 +36,7 @@ class _Network:
 
 
 class Pacer:
-    """One round: each target once, from `start` on over `span` seconds and not after `end`.
+    """One round: each of `targets` once (one that is listed twice, twice), from `start` on over `span` seconds and not after `end`.
 
     `next(now)` gives the target to probe now, or how long to wait, or None when the round is over. It may be called late: a
     delay never lets more through at once than the caps allow.
@@ -110,7 +110,14 @@ class Pacer:
         if ready > now:
             self._push(ready, network)
             return None
-        return network.waiting.popleft()
+        while network.waiting:
+            target = network.waiting.popleft()
+            ready = self._limiter.target_ready_at(target, now)
+            if ready <= now:
+                return target
+            self._push(ready, target)  # it was probed while this probe waited
+        del self._networks[network.key]
+        return None
 
     def _again(self, network: _Network, now: float) -> None:
         if network.waiting:
