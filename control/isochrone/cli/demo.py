@@ -9,13 +9,13 @@ import sys
 
 import click
 
-from isochrone.cli import Failure
+from isochrone.cli import Failure, FiniteRange
 
 
 @click.command("demo")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     help="End after so many seconds, but not before the drills are done.",
 )
 @click.option("--no-browser", is_flag=True, help="Don't open the daemon's page in a browser.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isochrone.cli import Failure
+from isochrone.cli import Failure, FiniteRange
 from isochrone.cli.map_files import (
     counting,
     csv_rows,
@@ -77,7 +77,7 @@ def map_command() -> None:
 )
 @click.option(
     "--now",
-    type=click.FloatRange(0, 4e9),
+    type=FiniteRange(0, 4e9),
     metavar="UNIX",
     help="The time of building; the clock's when not given.",
 )

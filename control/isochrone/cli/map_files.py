@@ -71,7 +71,7 @@ def parts_of_settings(config: Path | None) -> Any:
     """`[estimation]`, `[steering]` and `[[overrides]]`, with defaults when there is no file."""
     from pydantic import ValidationError
 
-    from isochrone.settings import Estimation, OverrideSettings, Section, Steering
+    from isochrone.settings import Estimation, OverrideSettings, Section, Settings, Steering
 
     class Parts(Section):
         estimation: Estimation = Estimation()
@@ -84,7 +84,11 @@ def parts_of_settings(config: Path | None) -> Any:
     if document is not None:
         try:
             parts = Parts.model_validate(
-                {name: document[name] for name in Parts.model_fields if name in document}
+                {
+                    name: value
+                    for name, value in document.items()
+                    if name in Parts.model_fields or name not in Settings.model_fields
+                }
             )
         except ValidationError as error:
             problems += tell(error, Parts)

@@ -13,14 +13,13 @@ import csv
 import io
 import json
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ValidationError
 
-from isochrone.checks import Problems, authority, tell
+from isochrone.checks import Problems, authority, parse_toml, read_text, tell
 from isochrone.model import AltSvcEndpoint, Origin
 from isochrone.settings import AltSvc, Host, OriginSettings, Section, SettingsError
 
@@ -89,26 +88,19 @@ def load_origins(path: str | Path) -> OriginsFile:
 
 def _read(path: Path, problems: Problems) -> tuple[dict[str, Any] | None, Sequence[int]]:
     """The document, and for CSV the line of each entry; None and a problem when there is none."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        problems.append("there is no such file; name one with --origins")
-    except UnicodeDecodeError as error:
-        problems.append(f"not UTF-8 text (byte {error.start})")
-    except OSError as error:
-        problems.append(f"can't be read: {error.strerror}")
-    else:
-        kind = path.suffix.lower()
-        start = text.lstrip()
-        if not start:
-            problems.append("empty; give at least one origin, as TOML, CSV or JSON")
-        elif kind == ".json" or (kind not in {".toml", ".csv"} and _JSON.match(start)):
-            return _json(text, problems), ()
-        elif kind == ".csv" or (kind != ".toml" and _is_csv(start)):
-            return _csv(text, problems)
-        else:
-            return _toml(text, problems), ()
-    return None, ()
+    text = read_text(path, "--origins", problems)
+    if text is None:
+        return None, ()
+    kind = path.suffix.lower()
+    start = text.lstrip()
+    if not start:
+        problems.append("empty; give at least one origin, as TOML, CSV or JSON")
+        return None, ()
+    if kind == ".json" or (kind not in {".toml", ".csv"} and _JSON.match(start)):
+        return _json(text, problems), ()
+    if kind == ".csv" or (kind != ".toml" and _is_csv(start)):
+        return _csv(text, problems)
+    return _toml(text, problems), ()
 
 
 def _is_csv(text: str) -> bool:
@@ -117,10 +109,8 @@ def _is_csv(text: str) -> bool:
 
 
 def _toml(text: str, problems: Problems) -> dict[str, Any] | None:
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"not valid TOML: {error}")
+    document = parse_toml(text, problems)
+    if document is None:
         return None
     return {key: document[key] for key in ("origins", "site", "alt_svc") if key in document}
 
@@ -128,8 +118,13 @@ def _toml(text: str, problems: Problems) -> dict[str, Any] | None:
 def _json(text: str, problems: Problems) -> dict[str, Any] | None:
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         problems.append(f"not valid JSON: {error}")
+        return None
+    except (ValueError, RecursionError):
+        problems.append(
+            "not valid JSON: a number has too many digits, or lists and objects are nested too deeply"
+        )
         return None
     entries = document.get("origins") if isinstance(document, dict) else document
     if not isinstance(entries, list):
