@@ -72,9 +72,10 @@ async def test_a_good_endpoint(checker, good):
     [
         ({"region": "ams-1"}, "http3.wrong_region", "comes from 'ams-1', not from 'fra-1'"),
         ({}, "http3.no_region", "no x-isochrone-region header"),
-        ({"region": "fra-1", "status": 503}, "http3.status", "status 503"),
-        ({"fault": "close"}, "http3.closed", "error 0x102 (going away)"),
-        ({"fault": "reset"}, "http3.reset", "error 0x10c"),
+        ({"region": "fra-1", "status": 503}, "http3.server_error", "status 503"),
+        ({"region": "fra-1", "status": 404}, "http3.status", "status 404"),
+        ({"fault": "close"}, "http3.closed", "error 0x102 (H3_INTERNAL_ERROR): going away"),
+        ({"fault": "reset"}, "http3.reset", "error 0x10c (H3_REQUEST_CANCELLED)"),
         ({"alpn": ["other"]}, "http3.alpn", "does not speak h3"),
     ],
 )
@@ -106,7 +107,7 @@ async def test_silence(checker):
 
 async def test_dead_port(checker):
     result = await check(checker(30), dead_port())
-    assert ids(result) == ["http3.unreachable"]
+    assert ids(result) == ["http3.port_closed"]
     assert "closed" in result.findings[0].evidence
 
 

@@ -27,13 +27,19 @@ class HttpProber:
     """One GET, ended with the head of its answer, whatever its status. TLS except on port 80.
 
     `method`: `h1`, `h2`, or `http` for what the server picks of both. The certificate is not verified: targets are whatever
-    answers inside an ASN, and nothing is sent to them.
+    answers inside an ASN, and nothing is sent to them. `server_name` stands in SNI and authority in place of the target's own.
     """
 
     def __init__(
-        self, method: Literal["http", "h1", "h2"] = "http", *, path: str = "/", gate: Gate | None = None
+        self,
+        method: Literal["http", "h1", "h2"] = "http",
+        *,
+        path: str = "/",
+        gate: Gate | None = None,
+        server_name: str | None = None,
     ) -> None:
         self.method: str = method
+        self._server_name = server_name
         self._path = path
         self._gate = gate
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -100,7 +106,7 @@ class HttpProber:
             sock=opened,
             ssl=self._context,
             # Without a name there is no server name to send (RFC 6066 section 3).
-            server_hostname="" if is_address(target.address) else target.address,
+            server_hostname=self._server_name or ("" if is_address(target.address) else target.address),
             ssl_handshake_timeout=timeout + 1,  # ours ends it first
         )
 
@@ -109,8 +115,9 @@ class HttpProber:
         alpn = secure.selected_alpn_protocol() if secure is not None else None
         if self.method == "h2" and alpn != "h2":
             raise TargetTrouble("the server does not speak h2")
-        host = f"[{target.address}]" if ":" in target.address else target.address
+        name = self._server_name or target.address
+        host = f"[{name}]" if ":" in name else name
         default = PLAIN_PORT if secure is None else 443
-        authority = host if target.port == default else f"{host}:{target.port}"
+        authority = host if target.port == default or self._server_name else f"{host}:{target.port}"
         kind = http_exchange.Http2 if alpn == "h2" else http_exchange.Http1
         return kind(authority, self._path, secure=secure is not None)

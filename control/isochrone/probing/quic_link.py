@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioquic.h3.connection import ErrorCode
 from aioquic.quic import events
-from aioquic.quic.connection import QuicConnection, QuicConnectionAdapter
+from aioquic.quic.connection import QuicConnection, QuicConnectionAdapter, QuicConnectionState
 from aioquic.tls import Epoch, Group
 
 from isochrone.probing.udp import ANCILLARY_BYTES, RECEIVE_BYTES, connected_socket, lateness
@@ -34,23 +34,36 @@ _LONG_HEADER = 0x80  # RFC 9000 section 17.2
 
 
 class LinkClosed(Exception):
-    """The connection ended: by the peer (`error_code`), by TLS or by the system (`refused`)."""
+    """The connection ended: by the peer (`error_code`), by TLS or by the system (`refused`).
 
-    def __init__(self, reason: str, *, error_code: int | None = None, refused: bool = False) -> None:
+    `application`: the code is HTTP/3's, not QUIC's (RFC 9000 section 20). `ours`: this side ended it, because of what the peer sent.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        error_code: int | None = None,
+        refused: bool = False,
+        application: bool = False,
+        ours: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.error_code = error_code
         self.refused = refused
+        self.application = application
+        self.ours = ours
 
 
-class _Connection(QuicConnection):
+class Connection(QuicConnection):
     """aioquic's connection, silent, and with the two key shares that servers choose.
 
     It would make four (P-256, P-384, X25519, X448) for each handshake, which costs a fifth of a probe's CPU time, and
     log why each connection ended, which LinkClosed tells whoever asked for it.
     """
 
-    def __init__(self, configuration: QuicConfiguration, *, anonymous: bool) -> None:
-        super().__init__(configuration=configuration)
+    def __init__(self, configuration: QuicConfiguration, *, anonymous: bool, **more: Any) -> None:
+        super().__init__(configuration=configuration, **more)
         self._logger = _SILENT
         self._anonymous = anonymous
 
@@ -70,6 +83,7 @@ class QuicLink:
     """A connection to one address. `on_event` gets aioquic's events; times are `loop.time()` seconds.
 
     `anonymous` spares the check that the server holds the key of its certificate: for who does not look at the latter.
+    `connection` takes the place of the one that would be made.
     Raises OSError from its constructor when this host can't open, bind or route the socket.
     """
 
@@ -82,8 +96,9 @@ class QuicLink:
         source_address: str | None = None,
         anonymous: bool = False,
         on_event: Callable[[events.QuicEvent], None] = lambda _: None,
+        connection: Connection | None = None,
     ) -> None:
-        self.quic = _Connection(configuration, anonymous=anonymous)
+        self.quic = connection or Connection(configuration, anonymous=anonymous)
         self.on_event = on_event
         self.first_sent: float | None = None
         self.first_received: float | None = None
@@ -204,7 +219,15 @@ class QuicLink:
         # aioquic tells of the end only after the closing period; who waits for an answer must know now.
         ending = self.quic._close_event  # noqa: SLF001
         if ending is not None:
-            self._end(LinkClosed(ending.reason_phrase, error_code=ending.error_code))
+            ours = self.quic._close_pending or self.quic._state is QuicConnectionState.CLOSING  # noqa: SLF001
+            self._end(
+                LinkClosed(
+                    ending.reason_phrase,
+                    error_code=ending.error_code,
+                    application=ending.frame_type is None,
+                    ours=ours,
+                )
+            )
 
     def _send(self, *, raising: bool = False, timed: bool = False) -> None:
         if self._socket is None:

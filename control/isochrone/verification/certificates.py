@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import certifi
 import service_identity
-from cryptography.x509.oid import NameOID
+from cryptography.x509 import AuthorityInformationAccess, ExtendedKeyUsage, ExtensionNotFound
+from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from OpenSSL import crypto
 from service_identity.cryptography import (
     extract_patterns,
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME: times are judged here, each certificate by itself
 _SELF_SIGNED = 18  # X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT
+_NO_ISSUER = {
+    20,
+    21,
+}  # X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY, X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
 _EXPIRING_DAYS = 14.0
 _EXPIRING_SHARE = 1 / 3  # of a short-lived certificate's life
 
@@ -41,7 +46,11 @@ class TrustStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong. `kind`: untrusted, self_signed, name, expired, not_yet_valid, or expiring (only soon)."""
+    """One thing that is wrong.
+
+    `kind`: untrusted, incomplete (an intermediate was not shown), self_signed, name, usage (not for servers), expired,
+    not_yet_valid, or expiring (only soon).
+    """
 
     kind: str
     evidence: str
@@ -80,6 +89,8 @@ class TrustStore:
                 verify_certificate_hostname(leaf, host)
         except (service_identity.VerificationError, service_identity.CertificateError, ValueError):
             faults.append(Fault("name", f"the certificate is for {_names(leaf)}, not for {host}"))
+        if not _for_servers(leaf):
+            faults.append(Fault("usage", "its extended key usage does not hold serverAuth"))
         moment = dt.datetime.fromtimestamp(now, dt.UTC)
         return (
             *faults,
@@ -98,11 +109,42 @@ def _untrusted(
     number, _depth, words = error.errors[0], error.errors[1], error.errors[2]
     if number == _SELF_SIGNED:
         return Fault("self_signed", "the server shows a self-signed certificate")
-    issuer = (others[-1] if others else leaf).issuer.rfc4514_string()
+    last = others[-1] if others else leaf
+    issuer = last.issuer.rfc4514_string()
+    url = _issuer_url(last)
+    # Whoever issued the last certificate shown was not shown, and says where it can be had: an intermediate, as a rule.
+    if number in _NO_ISSUER and last.issuer != last.subject and url:
+        return Fault(
+            "incomplete",
+            f"{1 + len(others)} certificate(s) shown, the last issued by {issuer}, which was not shown; it is at {url}",
+        )
     return Fault(
         "untrusted",
         f"no trusted authority vouches for it: {words}; {1 + len(others)} certificate(s) shown, the last issued by {issuer}",
     )
+
+
+def _issuer_url(certificate: x509.Certificate) -> str:
+    """Where it says that its issuer's certificate can be had (RFC 5280 section 4.2.2.1); empty when it does not."""
+    try:
+        access = certificate.extensions.get_extension_for_class(AuthorityInformationAccess).value
+    except (ExtensionNotFound, ValueError):
+        return ""
+    urls = [
+        a.access_location.value for a in access if a.access_method == AuthorityInformationAccessOID.CA_ISSUERS
+    ]
+    return str(urls[0]) if urls else ""
+
+
+def _for_servers(leaf: x509.Certificate) -> bool:
+    """Whether its extended key usage, if it has one, is that of servers (RFC 5280 section 4.2.1.12)."""
+    try:
+        usage = leaf.extensions.get_extension_for_class(ExtendedKeyUsage).value
+    except ExtensionNotFound:
+        return True
+    except ValueError:
+        return False
+    return ExtendedKeyUsageOID.SERVER_AUTH in usage or ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usage
 
 
 def _time_fault(certificate: x509.Certificate, now: dt.datetime) -> Fault | None:

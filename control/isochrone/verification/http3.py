@@ -1,26 +1,28 @@
-"""Does an affinity endpoint keep the promise that Alt-Svc makes? Proved by a real HTTP/3 connection.
+"""Does an affinity endpoint keep the promise that Alt-Svc makes? Proved by real HTTP/3 connections.
 
 A client that follows `Alt-Svc: h3="fra.example.com:443"` connects there but asks for the public host: the endpoint must show
 a certificate for the public host (RFC 7838 section 2.1), speak h3, and answer for the public authority. It must also be the
-region that it is offered for, which it says in a header field.
+region that it is offered for, which it says in a header field or in its health document.
+
+The cheap check is one connection to each address. The thorough one makes several in a row, resumes one, moves one to another
+port, and measures handshakes of HTTP/1.1, HTTP/2 and HTTP/3 side by side.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aioquic.quic.configuration import QuicConfiguration
-
-from isochrone.model import Finding, Outcome, Severity
+from isochrone.model import Finding, Outcome, Severity, Target
 from isochrone.probing.prober import ProberTrouble, own_fault, resolve
-from isochrone.probing.quic import INITIAL_RTT, LATE_BOUND
-from isochrone.probing.quic_link import LinkClosed, QuicLink
+from isochrone.probing.tcp import TcpProber
 from isochrone.verification.certificates import TrustStore
-from isochrone.verification.http3_exchange import Exchange
+from isochrone.verification.http3_deep import Depth, judge, look_deeper
+from isochrone.verification.http3_families import by_family
 from isochrone.verification.http3_faults import FAULTS
+from isochrone.verification.http3_session import Dialler, Trouble
+from isochrone.verification.http3_visit import Visitor
 from isochrone.verification.standing import worst
 
 if TYPE_CHECKING:
@@ -28,32 +30,39 @@ if TYPE_CHECKING:
 
     from isochrone.model import Origin
     from isochrone.settings import Verification
+    from isochrone.verification.http3_timing import Timing
 
-_NO_APPLICATION_PROTOCOL = 0x178  # CRYPTO_ERROR with TLS alert 120, RFC 9001 section 8.1
-_VERSION_REASON = "Could not find a common protocol version"  # aioquic's words; it has no code for it
+DEEP_AT_ONCE = 8  # addresses that are checked thoroughly at the same time: more would blur the times
+DEEP_TIMEOUTS = 8  # a thorough check ends after so many timeouts
+TCP_SECONDS = 2.0  # whether TCP answers where UDP does not is known by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCheck:
-    """What one connection to one address of an endpoint showed."""
+    """What the check of one address of an endpoint showed."""
 
     origin: str  # its id
     authority: str  # what Alt-Svc promises, host:port
     address: str  # the IP address connected to; empty when there was none
     outcome: Outcome
-    handshake_ms: float | None  # first packet to completed handshake; None when it did not complete
-    findings: tuple[Finding, ...]
+    handshake_ms: float | None = None  # first packet to completed handshake; None when it did not complete
+    findings: tuple[Finding, ...] = ()
+    version: str = ""  # of QUIC: 1, 2
+    retry: bool = False  # the server validated our address by Retry
+    transport: dict[str, int | bool] = field(
+        default_factory=dict
+    )  # its transport parameters, RFC 9000 section 18.2
+    deep: bool = False  # the thorough check; what follows is its
+    regions: tuple[str, ...] = ()  # who answered connections in a row
+    resumed: bool | None = None  # None: not tried
+    early_data: bool | None = None  # 0-RTT; None: not offered
+    migrated: bool | None = None  # survived another port; None: not tried
+    timings: dict[str, Timing | None] = field(default_factory=dict)  # h1, h2, h3
 
 
 def verdict(checks: Iterable[EndpointCheck]) -> Outcome:
     """One outcome for all addresses of an endpoint: clients may meet any of them."""
     return worst(check.outcome for check in checks)
-
-
-class _Fault(Exception):
-    def __init__(self, kind: str, evidence: str) -> None:
-        self.kind, self.evidence = kind, evidence
-        super().__init__(evidence)
 
 
 class EndpointChecker:
@@ -65,20 +74,19 @@ class EndpointChecker:
     def __init__(self, site: str, settings: Verification) -> None:
         self._site = site
         self._settings = settings
-        self._trust = TrustStore(settings.trust_store)
-        self._configuration = QuicConfiguration(
-            is_client=True,
-            alpn_protocols=["h3"],
-            server_name=site,
-            verify_mode=ssl.CERT_NONE,  # judged by TrustStore, which finds all faults, before anything is sent
-            initial_rtt=INITIAL_RTT,
-        )
+        self._dialler = Dialler(site, settings, TrustStore(settings.trust_store))
+        self._tcp = TcpProber()
+        self._gate = asyncio.Semaphore(DEEP_AT_ONCE)
 
-    async def check(self, origin: Origin, *, now: float) -> tuple[EndpointCheck, ...]:
+    def deadline(self, *, deep: bool) -> float:
+        """Seconds by which a check of one address has ended, resolution included."""
+        return (3 + (DEEP_TIMEOUTS if deep else 0)) * self._settings.timeout_seconds + TCP_SECONDS
+
+    async def check(self, origin: Origin, *, now: float, deep: bool = False) -> tuple[EndpointCheck, ...]:
         """One check for each address of the origin's endpoint, at once; none when it has no endpoint.
 
-        `now` is the Unix time at which certificates are judged. Bounded by settings.timeout_seconds for the
-        resolution and again for each connection. Never raises for what the network does.
+        `now` is the Unix time at which certificates are judged. Each step is bounded by settings.timeout_seconds. Never
+        raises for what the network does.
         """
         if origin.alt_svc is None:
             return ()
@@ -87,146 +95,131 @@ class EndpointChecker:
         try:
             addresses = origin.addresses or await resolve(host, timeout=self._settings.timeout_seconds)
         except ProberTrouble as trouble:
-            unresolved = self._finding("unresolved", str(trouble), f"{origin.id} {authority}")
-            return (self._result(origin.id, authority, "", Outcome.PROBER_FAILED, (unresolved,)),)
-        return tuple(
-            await asyncio.gather(
-                *(self._check_address(origin.id, authority, address, port, now) for address in addresses)
+            unresolved = self._finding(Trouble("unresolved", str(trouble)), f"{origin.id} {authority}")
+            return (
+                EndpointCheck(
+                    origin=origin.id,
+                    authority=authority,
+                    address="",
+                    outcome=Outcome.PROBER_FAILED,
+                    findings=(unresolved,),
+                ),
+            )
+        seen = await asyncio.gather(
+            *(
+                self._look(origin.id, Visitor(self._dialler, host, port, address, now), deep=deep)
+                for address in addresses
             )
         )
+        told = by_family({look.address: look.troubles for look in seen})
+        return tuple(self._result(origin.id, authority, port, look, told[look.address]) for look in seen)
 
-    async def _check_address(
-        self, origin: str, authority: str, address: str, port: int, now: float
-    ) -> EndpointCheck:
-        subject = f"{origin} {f'[{address}]' if ':' in address else address}:{port}"
-        found: list[Finding] = []
-        outcome, link = Outcome.OK, None
+    async def _look(self, origin: str, visitor: Visitor, *, deep: bool) -> _Look:
+        look = _Look(visitor.address)
         try:
-            exchange = Exchange()
-            link = exchange.link = QuicLink(self._configuration, address, port, on_event=exchange.on_event)
-            await self._converse(exchange, origin, now, found, subject)
-        except _Fault as fault:
-            outcome = Outcome.TARGET_FAILED
-            found.append(self._finding(fault.kind, fault.evidence, subject))
+            visit = await visitor.visit()
+            look.depth.visits.append(visit)
+            look.troubles += visit.troubles
+            if visit.failed is not None:
+                await self._ask_tcp(look, visitor.port)
+            elif deep and not visit.fatal:
+                await self._deeper(visitor, look)
         except ProberTrouble as trouble:
-            outcome = Outcome.PROBER_FAILED
-            found.append(self._finding("not_checked", str(trouble), subject))
+            look.prober = True
+            look.troubles.append(Trouble("not_checked", str(trouble)))
         except OSError as error:
-            outcome = Outcome.PROBER_FAILED
-            found.append(self._finding("not_checked", own_fault(error), subject))
-        finally:
-            if link is not None:
-                link.close()
-        if any(finding.severity is Severity.ERROR for finding in found):
-            outcome = Outcome.TARGET_FAILED
-        return self._result(origin, authority, address, outcome, tuple(found), link)
+            look.prober = True
+            look.troubles.append(Trouble("not_checked", own_fault(error)))
+        regions = set(look.depth.regions)
+        if len(regions) == 1 and regions != {origin}:
+            found = f"the answer comes from {regions.pop()!r}, not from {origin!r}"
+            look.troubles.append(Trouble("wrong_region", found))
+        return look
 
-    async def _converse(
-        self, exchange: Exchange, origin: str, now: float, found: list[Finding], subject: str
-    ) -> None:
-        """Handshake, certificate, request, region; raises _Fault or ProberTrouble where it can't go on."""
-        link, timeout = exchange.link, self._settings.timeout_seconds
-        deadline = asyncio.get_running_loop().time() + timeout
-        link.start()
-        try:
-            await link.until(lambda: link.completed is not None, deadline)
-        except TimeoutError:
-            _raise_if_late(link)
-            if link.first_received is None:
-                raise _Fault("unreachable", f"no answer to QUIC within {timeout:g} s") from None
-            raise _Fault("handshake", f"the QUIC handshake did not complete within {timeout:g} s") from None
-        except LinkClosed as closed:
-            raise _handshake_fault(closed) from None
-        faults = self._trust.faults(link.peer_certificates(), self._site, now=now)
-        found.extend(self._finding(f"certificate_{fault.kind}", fault.evidence, subject) for fault in faults)
-        if any(finding.severity is Severity.ERROR for finding in found):
-            return  # no client would ask anything of it
-        exchange.ask(self._site, self._settings.path)
-        try:
-            await link.until(lambda: exchange.status is not None or exchange.reset is not None, deadline)
-        except TimeoutError:
-            _raise_if_late(link)
-            raise _Fault(
-                "no_answer", f"connected, but no answer to GET {self._settings.path} within {timeout:g} s"
-            ) from None
-        except LinkClosed as closed:
-            raise _Fault(
-                "closed", f"the server closed the connection instead of answering: {_code(closed)}"
-            ) from None
-        if exchange.reset is not None:
-            raise _Fault("reset", f"the server reset the request: error 0x{exchange.reset:x}")
-        self._judge_answer(exchange, origin)
+    async def _deeper(self, visitor: Visitor, look: _Look) -> None:
+        seconds = DEEP_TIMEOUTS * self._settings.timeout_seconds
+        look.deep = True
+        async with self._gate:
+            try:
+                async with asyncio.timeout(seconds):
+                    await look_deeper(
+                        visitor, look.depth.visits[0], look.depth, connections=self._settings.connections
+                    )
+            except TimeoutError:
+                look.troubles.append(
+                    Trouble("not_checked", f"the thorough check did not end within {seconds:g} s")
+                )
+        look.troubles += judge(look.depth, slow_ms=self._settings.slow_ms)
 
-    def _judge_answer(self, exchange: Exchange, origin: str) -> None:
-        if exchange.status is None or not exchange.status.startswith("2"):
-            raise _Fault(
-                "status",
-                f"GET https://{self._site}{self._settings.path} was answered with status {exchange.status}",
-            )
-        name = self._settings.region_header.lower()
-        region = exchange.headers.get(name)
-        if region is None:
-            raise _Fault("no_region", f"the answer has no {name} header field")
-        if region != origin:
-            raise _Fault("wrong_region", f"the answer comes from {region!r}, not from {origin!r}")
+    async def _ask_tcp(self, look: _Look, port: int) -> None:
+        """Where UDP is not answered: is it only UDP?"""
+        for place, trouble in enumerate(look.troubles):
+            if trouble.kind in {"unreachable", "port_closed"}:
+                timeout = min(TCP_SECONDS, self._settings.timeout_seconds)
+                tcp = await self._tcp.run_once(Target(look.address, port, 0), timeout=timeout)
+                if tcp.outcome is Outcome.OK:
+                    look.troubles[place] = Trouble(
+                        "udp_blocked", f"{trouble.evidence}; TCP connects to the same port"
+                    )
 
-    def _finding(self, kind: str, evidence: str, subject: str) -> Finding:
-        fault = FAULTS[kind]
+    def _finding(self, trouble: Trouble, subject: str) -> Finding:
+        fault = FAULTS[trouble.kind]
         advice = fault.advice.format(
-            site=self._site, path=self._settings.path, header=self._settings.region_header
+            site=self._site,
+            path=self._settings.path,
+            header=self._settings.region_header,
+            member=repr(self._settings.region_member),
         )
         return Finding(
-            check=f"http3.{kind}",
+            check=f"http3.{trouble.kind}",
             subject=subject,
             severity=fault.severity,
-            evidence=evidence,
+            evidence=trouble.evidence,
             advice=advice,
             source=fault.source,
         )
 
-    @staticmethod
     def _result(
-        origin: str,
-        authority: str,
-        address: str,
-        outcome: Outcome,
-        findings: tuple[Finding, ...],
-        link: QuicLink | None = None,
+        self, origin: str, authority: str, port: int, look: _Look, troubles: list[Trouble]
     ) -> EndpointCheck:
-        handshake_ms = None
-        if link is not None and link.completed is not None and link.first_sent is not None:
-            handshake_ms = (link.completed - link.first_sent) * 1000
+        address, depth = look.address, look.depth
+        subject = f"{origin} {f'[{address}]' if ':' in address else address}:{port}"
+        findings = tuple(self._finding(trouble, subject) for trouble in troubles)
+        outcome = Outcome.PROBER_FAILED if look.prober and not depth.visits else Outcome.OK
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            outcome = Outcome.TARGET_FAILED
+        first = depth.visits[0] if depth.visits else None
         return EndpointCheck(
             origin=origin,
             authority=authority,
             address=address,
             outcome=outcome,
-            handshake_ms=handshake_ms,
+            handshake_ms=None if first is None else first.handshake_ms,
             findings=findings,
+            version="" if first is None else first.version,
+            retry=first is not None and first.retried,
+            transport={} if first is None else first.declared,
+            deep=look.deep,
+            regions=tuple(depth.regions),
+            resumed=depth.resumed,
+            early_data=depth.early,
+            migrated=next((v.migrated for v in depth.visits if v.migrated is not None), None),
+            timings=depth.timings if look.deep else {},
         )
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one address."""
+
+    address: str
+    troubles: list[Trouble] = field(default_factory=list)
+    depth: Depth = field(default_factory=lambda: Depth([]))
+    deep: bool = False
+    prober: bool = False  # this host's own trouble kept it from being checked
 
 
 def split_authority(authority: str) -> tuple[str, int]:
     """Host and port of host[:port]; 443 when there is none."""
     host, colon, port = authority.rpartition(":")
     return (host.strip("[]"), int(port)) if colon and port.isdigit() else (authority, 443)
-
-
-def _raise_if_late(link: QuicLink) -> None:
-    if link.late > LATE_BOUND:
-        raise ProberTrouble(f"this verifier's event loop was late by {link.late * 1000:.0f} ms") from None
-
-
-def _handshake_fault(closed: LinkClosed) -> _Fault:
-    if closed.error_code is None:
-        return _Fault("unreachable", str(closed))
-    if closed.error_code == _NO_APPLICATION_PROTOCOL:
-        return _Fault("alpn", "the server does not speak h3 (TLS alert no_application_protocol)")
-    if str(closed).startswith(_VERSION_REASON):
-        return _Fault("version", "the server speaks no QUIC version that clients do (1 or 2)")
-    return _Fault("handshake", f"the handshake failed: {_code(closed)}")
-
-
-def _code(closed: LinkClosed) -> str:
-    words = str(closed) or "no reason given"
-    return words if closed.error_code is None else f"error 0x{closed.error_code:x} ({words})"
