@@ -75,22 +75,25 @@ async def _resume(visitor: Visitor, depth: Depth) -> None:
             depth.troubles.append(Trouble("no_tickets", f"none came on {len(depth.visits)} connection(s)"))
         return
     told = ""
+    # aioquic does not send early data again after a Retry, so that none is sent to servers that ask for tokens.
+    retried = any(visit.retried for visit in depth.visits)
     for _ in range(RESUMPTIONS):
-        visit = await visitor.visit(ticket=ticket)
-        depth.resumed = visit.resumed
+        early = bool(ticket.max_early_data_size) and not retried
+        visit = await visitor.visit(ticket=ticket, early=early)
+        depth.resumed, retried = visit.resumed, retried or visit.retried
         if visit.failed is not None:
             told = f"a connection that takes up an earlier session fails: {visit.failed.evidence}"
         elif not visit.resumed:
             told = "the server made a full handshake though it was shown its own ticket"
         else:
-            _judge_early(depth, ticket, visit)
+            _judge_early(depth, visit, tried=early)
             return
         ticket = visit.ticket or ticket
     depth.troubles.append(Trouble("resumption", told))
 
 
-def _judge_early(depth: Depth, ticket: SessionTicket, visit: Visit) -> None:
-    if ticket.max_early_data_size:
+def _judge_early(depth: Depth, visit: Visit, *, tried: bool) -> None:
+    if tried:
         depth.early = visit.early
         if not visit.early:
             depth.troubles.append(

@@ -11,6 +11,7 @@ from aioquic.quic.packet import (
     pull_quic_header,
     pull_quic_transport_parameters,
 )
+from aioquic.tls import Epoch
 
 from isochrone.probing.quic_link import Connection, LinkClosed, QuicLink
 from isochrone.probing.udp import connected_socket
@@ -86,6 +87,11 @@ class EndpointLink(QuicLink):
     def streams_allowed(self) -> int:
         """How many requests the server allows on the connection, up to now."""
         return self.quic._remote_max_streams_bidi  # noqa: SLF001  aioquic has no public way to see it
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the server acknowledged anything that was sent after the handshake."""
+        return self.quic._spaces[Epoch.ONE_RTT].largest_acked_packet > 0  # noqa: SLF001  as above; the Initial is packet 0
 
     def declared(self) -> dict[str, int | bool]:
         """The server's transport parameters: name -> value, as far as it sent them; times in milliseconds."""

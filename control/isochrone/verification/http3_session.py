@@ -15,6 +15,7 @@ from isochrone.probing.quic_link import LinkClosed
 from isochrone.verification.http3_exchange import Answer, Exchange
 from isochrone.verification.http3_link import EndpointLink, StatelessReset
 from isochrone.verification.quic_words import (
+    INVALID_TOKEN,
     NO_APPLICATION_PROTOCOL,
     VERSION_FALLBACK,
     closed_in_words,
@@ -103,15 +104,17 @@ class Session:
 
     async def answered(self, answer: Answer, *, within: float | None = None) -> None:
         """Until the answer is whole, at most `within` seconds (else the timeout)."""
-        path, before = self._dialler.settings.path, self.link.received
+        path = self._dialler.settings.path
 
         def overdue(seconds: float) -> Trouble:
             if self.exchange.goaway:
                 return Trouble("goaway", "GOAWAY came in place of an answer")
             if not self.link.streams_allowed:
                 return Trouble("no_streams", "initial_max_streams_bidi is 0, and no MAX_STREAMS came")
-            if self.link.received == before:
-                return Trouble("mute", f"nothing at all came for {seconds:g} s after the handshake")
+            if not self.link.acknowledged:
+                return Trouble(
+                    "mute", f"in {seconds:g} s after the handshake nothing that was sent was acknowledged"
+                )
             part = "the whole answer" if answer.status is not None else "answer"
             return Trouble("no_answer", f"connected, but no {part} to GET {path} within {seconds:g} s")
 
@@ -186,6 +189,8 @@ def _refused(closed: LinkClosed) -> Trouble:
         return Trouble("alpn", "the server does not speak h3 (TLS alert no_application_protocol)")
     if str(closed).startswith(_VERSION_REASON):
         return Trouble("version", "the server speaks no QUIC version that clients do (1 or 2)")
+    if closed.error_code == INVALID_TOKEN and not closed.application:
+        return Trouble("retry", f"the server refused the token of its own Retry: {closed_in_words(closed)}")
     if closed.ours:
         return Trouble("handshake", f"the server's handshake is not valid: {closed_in_words(closed)}")
     return Trouble("handshake", f"the server ended the handshake: {closed_in_words(closed)}")

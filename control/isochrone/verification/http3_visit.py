@@ -59,15 +59,19 @@ class Visitor:
     address: str
     now: float
 
-    async def visit(self, *, ticket: SessionTicket | None = None, move: bool = False) -> Visit:
+    async def visit(
+        self, *, ticket: SessionTicket | None = None, early: bool = False, move: bool = False
+    ) -> Visit:
         """One connection, one request, and one more from another port when told to `move`.
+
+        `early`: the request goes out as 0-RTT data, which `ticket` must allow.
 
         Raises ProberTrouble or OSError when it is this host that could not.
         """
         seen = Visit()
         session = self.dialler.open(self.address, self.port, ticket=ticket)
         try:
-            await self._converse(session, seen, ticket)
+            await self._converse(session, seen, ticket, early=early)
             if move and seen.failed is None and not seen.fatal:
                 await self._move(session, seen)
         except Trouble as trouble:
@@ -78,9 +82,10 @@ class Visitor:
             _note(session, seen)
         return seen
 
-    async def _converse(self, session: Session, seen: Visit, ticket: SessionTicket | None) -> None:
+    async def _converse(
+        self, session: Session, seen: Visit, ticket: SessionTicket | None, *, early: bool
+    ) -> None:
         session.start()
-        early = ticket is not None and bool(ticket.max_early_data_size)
         answer = session.ask() if early else None
         await session.shaken()
         if ticket is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from isochrone.probing.quic_link import LinkClosed
 
+INVALID_TOKEN = 0x0B
 CRYPTO_ERROR = 0x100
 NO_APPLICATION_PROTOCOL = CRYPTO_ERROR + 120
 
