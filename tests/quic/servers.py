@@ -20,6 +20,8 @@ from aioquic.h3.events import HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ProtocolNegotiated
 
+from isochrone.lab.h3server import Tickets
+
 SITE = "www.example.com"
 
 
@@ -92,11 +94,17 @@ async def quic_server(pair, *, alpn=("h3",), retry=False, host="127.0.0.1", **be
     """A server on a free port: yields (port, what it was told, where it also notes the requests it saw)."""
     configuration = QuicConfiguration(is_client=False, alpn_protocols=list(alpn))
     configuration.load_cert_chain(*map(str, pair))
-    told = dict(behaviour)
+    told, tickets = dict(behaviour), Tickets()
     handler = type("ThisRegion", (Region,), {"behaviour": told})
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_datagram_endpoint(
-        lambda: QuicServer(configuration=configuration, create_protocol=handler, retry=retry),
+        lambda: QuicServer(
+            configuration=configuration,
+            create_protocol=handler,
+            retry=retry,
+            session_ticket_handler=tickets.keep,
+            session_ticket_fetcher=tickets.find,
+        ),
         local_addr=(host, 0),
     )
     try:

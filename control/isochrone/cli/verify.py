@@ -18,9 +18,13 @@ from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.http3 import EndpointCheck, EndpointChecker
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from isochrone.settings import Settings
 
 _COLOURS = {Outcome.OK: "green", Outcome.TARGET_FAILED: "red", Outcome.PROBER_FAILED: "yellow"}
+
+_PROTOCOLS = {"h1": "HTTP/1.1", "h2": "HTTP/2", "h3": "HTTP/3"}
 
 
 @click.group("verify")
@@ -35,7 +39,7 @@ verify_command.add_command(dns_command)
 @click.option("-c", "--config", default="isochrone.toml", show_default=True, help="The configuration file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def verify_http3(config: str, as_json: bool) -> int:
-    """Connect to every affinity endpoint by HTTP/3 as a pinned client does. Exit 1 unless all of them are good."""
+    """Connect to every affinity endpoint by HTTP/3 as a pinned client does, several times in a row. Exit 1 unless all are good."""
     settings = settings_of(config)
     checks = _run_http3(settings)
     if as_json:
@@ -60,7 +64,7 @@ def _run_http3(settings: Settings) -> list[EndpointCheck]:
     async def run() -> list[EndpointCheck]:
         now = time.time()
         checked = await asyncio.gather(
-            *(checker.check(origin, now=now) for origin in settings.model_origins())
+            *(checker.check(origin, now=now, deep=True) for origin in settings.model_origins())
         )
         return [check for checks in checked for check in checks]
 
@@ -72,19 +76,47 @@ def _show(checks: list[EndpointCheck]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("origin", "endpoint", "address", "handshake", "result")
+    table = Table()
+    for title in ("origin", "endpoint", "address"):
+        table.add_column(title, overflow="fold")
+    for title in ("QUIC", "resumes", "0-RTT", "migrates", "result"):
+        table.add_column(title, no_wrap=True)
     for check in checks:
         table.add_row(
-            check.origin,
-            check.authority,
-            check.address or "-",
-            "-" if check.handshake_ms is None else f"{check.handshake_ms:.1f} ms",
-            Text(check.outcome.value, style=_COLOURS[check.outcome]),
-        )
-    Console().print(table)
+            check.origin, check.authority, check.address or "-", check.version or "-", _yes(check.resumed), _yes(check.early_data),
+            _yes(check.migrated), Text(check.outcome.value, style=_COLOURS[check.outcome]),
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    if any(check.timings for check in checks):
+        console.print(_handshakes(checks))
     for check in checks:
         for finding in check.findings:
             source = f" ({finding.source})" if finding.source else ""
             click.echo(
                 f"{finding.severity.value}: {finding.check}: {finding.subject}: {finding.evidence}; {finding.advice}{source}"
             )
+
+
+def _yes(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"
+
+
+def _handshakes(checks: list[EndpointCheck]) -> Table:
+    """The three protocols beside each other, on the same path."""
+    from rich.table import Table
+
+    table = Table(title="handshakes in ms: median / p99 / jitter (standard deviation)", title_justify="left")
+    for title in ("origin", "address"):
+        table.add_column(title, overflow="fold")
+    for title in _PROTOCOLS.values():
+        table.add_column(title, no_wrap=True, justify="right")
+    for check in checks:
+        if check.timings:
+            cells = (check.timings.get(name) for name in _PROTOCOLS)
+            table.add_row(
+                check.origin,
+                check.address,
+                *(f"{t.median_ms:.1f} / {t.p99_ms:.1f} / {t.jitter_ms:.1f}" if t else "-" for t in cells),
+            )
+    return table

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable  # noqa: TC003  dataclasses are read at run time by tests
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from aioquic import tls
@@ -16,6 +17,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import HandshakeCompleted, ProtocolNegotiated, QuicEvent
 
 from isochrone.lab.h3_wire import Wire, WiredServer
+from isochrone.lab.h3server import Tickets as TicketStore
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     Pem = tuple[Path, Path]
 
 DISABLE_ACTIVE_MIGRATION = b"\x0c\x00"  # transport parameter 0x0c, empty (RFC 9000 section 18.2)
-MAX_TICKETS = 1000
 
 #: What an endpoint does in place of a good answer.
 Act = Literal[
@@ -62,17 +63,6 @@ class Served:
     manner: Manner
     regions: Iterator[str]
     acts: Iterator[Act]
-    tickets: dict[bytes, tls.SessionTicket] = field(default_factory=dict)
-
-    def keep(self, ticket: tls.SessionTicket) -> None:
-        """A ticket that was given to a client."""
-        if len(self.tickets) >= MAX_TICKETS:
-            del self.tickets[next(iter(self.tickets))]
-        self.tickets[ticket.ticket] = ticket
-
-    def find(self, identity: bytes) -> tls.SessionTicket | None:
-        """The ticket that a client shows."""
-        return None if self.manner.tickets == "forgotten" else self.tickets.get(identity)
 
 
 class _Protocol(QuicConnectionProtocol):
@@ -175,18 +165,19 @@ class _Rejecting(tls.Context):
 @asynccontextmanager
 async def endpoint(sock: socket.socket, pem: Pem, manner: Manner) -> AsyncIterator[WiredServer]:
     """An endpoint on a bound UDP socket while the context lasts. Closes the socket."""
-    import asyncio
-
     configuration = QuicConfiguration(is_client=False, alpn_protocols=list(manner.alpn))
     configuration.load_cert_chain(*map(str, pem))
     served = Served(manner, itertools.cycle(manner.regions), itertools.cycle(manner.acts))
     protocol = type("ThisProtocol", (_Protocol,), {"served": served})
-    gives = manner.tickets != "none"
+    store = None if manner.tickets == "none" else TicketStore()
+
+    def find(identity: bytes) -> tls.SessionTicket | None:
+        return None if store is None or manner.tickets == "forgotten" else store.find(identity)
 
     def server() -> WiredServer:
         return WiredServer(
             manner.wire(), configuration=configuration, create_protocol=protocol, retry=manner.retry,
-            session_ticket_handler=served.keep if gives else None, session_ticket_fetcher=served.find if gives else None,
+            session_ticket_handler=store.keep if store else None, session_ticket_fetcher=find if store else None,
         )  # fmt: skip
 
     transport, running = await asyncio.get_running_loop().create_datagram_endpoint(server, sock=sock)
@@ -196,8 +187,3 @@ async def endpoint(sock: socket.socket, pem: Pem, manner: Manner) -> AsyncIterat
         running.close()
         transport.close()
         await asyncio.sleep(0)
-
-
-def but(manner: Manner, **changes: Any) -> Manner:
-    """The same with changes."""
-    return replace(manner, **changes)

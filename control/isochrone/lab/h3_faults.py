@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -196,8 +196,6 @@ async def inject(fault: H3Fault, chains: Chains, region: str = REGION) -> AsyncI
 
 
 def _for_port(manner: Manner, port: int) -> Manner:
-    from dataclasses import replace
-
     fields = tuple((name, value.replace("%port%", str(port))) for name, value in manner.fields)
     return replace(manner, fields=fields)
 

@@ -26,11 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aioquic.quic.connection import NetworkAddress
+    from aioquic.tls import SessionTicket
 
     from isochrone.lab.relay_flow import Address
     from isochrone.lab.streams import App
 
 RECEIVE_BUFFER = 1 << 20  # bytes
+MAX_TICKETS = 1000
+
+
+class Tickets:
+    """The sessions that clients may take up again (RFC 8446 section 2.2); the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, SessionTicket] = {}
+
+    def keep(self, ticket: SessionTicket) -> None:
+        """One that was given to a client."""
+        if len(self._kept) >= MAX_TICKETS:
+            del self._kept[next(iter(self._kept))]
+        self._kept[ticket.ticket] = ticket
+
+    def find(self, identity: bytes) -> SessionTicket | None:
+        """The one that a client shows."""
+        return self._kept.get(identity)
 
 
 class _Exchange:
@@ -155,8 +174,15 @@ async def serve_quic(
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         sock.bind(address)
+        tickets = Tickets()
         _, server = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: QuicServer(configuration=configuration, create_protocol=protocol), sock=sock
+            lambda: QuicServer(
+                configuration=configuration,
+                create_protocol=protocol,
+                session_ticket_handler=tickets.keep,
+                session_ticket_fetcher=tickets.find,
+            ),
+            sock=sock,
         )
     except BaseException:
         sock.close()

@@ -156,6 +156,7 @@ class Daemon:
             Recurring("probe", settings.probing.interval_seconds, self._probe),
             Recurring("health", checks, partial(self._check, "health", verifying.health_round)),
             Recurring("http3", checks, partial(self._check, "http3", verifying.endpoint_round)),
+            Recurring("http3-deep", checks, self._check_deep, at_once=False),
             Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
             Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
         ]
@@ -229,6 +230,10 @@ class Daemon:
             self._verified.set()
         if changed:
             await self._want_build()
+
+    async def _check_deep(self) -> None:
+        """What it finds counts with the next round of cheap checks."""
+        await self.jobs.run("http3-deep", self.verifying.deep.deadline, self.verifying.deep.round)
 
     async def _want_build(self) -> None:
         self._build_wanted.set()

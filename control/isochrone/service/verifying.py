@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
+from isochrone.service.deepening import Deepening
 from isochrone.service.doubt import LoopLag, Verdict, judged
 from isochrone.store.findings import end_others, record
 from isochrone.verification.http3 import verdict
@@ -35,7 +36,18 @@ STAGGER_SECONDS = 0.03  # between the beginnings of checks
 HEALTH, DNS = "health", "dns"
 HTTP3 = "http3"
 #: findings of an endpoint that did not answer, in contrast to one that answered wrongly
-SILENT = frozenset({"http3.unreachable", "http3.no_answer"})
+SILENT = frozenset(
+    f"http3.{kind}"
+    for kind in (
+        "unreachable",
+        "udp_blocked",
+        "ipv6_unreachable",
+        "ipv4_unreachable",
+        "address_unreachable",
+        "mute",
+        "no_answer",
+    )
+)
 Key = tuple[str, str]  # origin, endpoint's authority or HEALTH or DNS
 
 Check = Callable[[], Awaitable[tuple[Key, Verdict]]]
@@ -63,6 +75,7 @@ class Verifying:
         # Handshakes of all origins in one instant would make this process late, and the probes beside them wrong.
         self._stagger = min(STAGGER_SECONDS, settings.interval_seconds / 2 / max(1, len(origins)))
         self._endpoints = endpoints
+        self.deep = Deepening(origins, endpoints, settings, clock)
         self._health = health
         self.names = names  # None: DNS is not checked
         self.resolved: tuple[DnsCheck, ...] = ()  # the last DNS round
@@ -113,11 +126,11 @@ class Verifying:
 
         async def check(origin: Origin, authority: str) -> tuple[Key, Verdict]:
             results = await self._endpoints.check(origin, now=self._clock())
-            found = self.findings[origin.id, authority] = tuple(
-                f for result in results for f in result.findings
-            )
+            cheap = [f for result in results for f in result.findings]
+            found = self.findings[origin.id, authority] = self.deep.beside(origin.id, cheap)
             errors = [finding.check for finding in found if finding.severity is Severity.ERROR]
-            return (origin.id, authority), Verdict(verdict(results), SILENT.issuperset(errors))
+            outcome = self.deep.outcome(origin.id, verdict(results))
+            return (origin.id, authority), Verdict(outcome, SILENT.issuperset(errors))
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
         return await self._round(HTTP3, self._each([partial(check, *each) for each in wanted]))

@@ -142,9 +142,7 @@ class EndpointChecker:
         async with self._gate:
             try:
                 async with asyncio.timeout(seconds):
-                    await look_deeper(
-                        visitor, look.depth.visits[0], look.depth, connections=self._settings.connections
-                    )
+                    await look_deeper(visitor, look.depth, connections=self._settings.connections)
             except TimeoutError:
                 look.troubles.append(
                     Trouble("not_checked", f"the thorough check did not end within {seconds:g} s")

@@ -43,29 +43,23 @@ class Depth:
         return [visit.region for visit in self.visits if visit.region is not None]
 
 
-async def look_deeper(visitor: Visitor, first: Visit, depth: Depth, *, connections: int) -> None:
-    """Fill `depth` with what `connections` connections in all show, the first of which was made already.
+async def look_deeper(visitor: Visitor, depth: Depth, *, connections: int) -> None:
+    """Fill `depth` with what `connections` more connections show.
 
     Raises ProberTrouble or OSError when it is this host that could not; `depth` then holds what was seen before.
     """
     settings = visitor.dialler.settings
     tcp = TcpHandshakes(visitor.dialler.site, settings.path, timeout=settings.timeout_seconds)
     depth.samples = {**tcp.samples, "h3": []}
-    _sample(depth, first)
-    await tcp.measure(visitor.address, visitor.port)
-    for number in range(1, connections):
+    for number in range(connections):
         visit = await visitor.visit(move=number == connections - 1)
         depth.visits.append(visit)
-        _sample(depth, visit)
+        if visit.handshake_ms is not None and visit.exact:
+            depth.samples["h3"].append(visit.handshake_ms)
         if sum(seen.failed is not None for seen in depth.visits) >= FAILURES:
             return
         await tcp.measure(visitor.address, visitor.port)
     await _resume(visitor, depth)
-
-
-def _sample(depth: Depth, visit: Visit) -> None:
-    if visit.handshake_ms is not None and visit.exact:
-        depth.samples["h3"].append(visit.handshake_ms)
 
 
 async def _resume(visitor: Visitor, depth: Depth) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from isochrone.lab.alternative import AltSvcError, parse_alt_svc
+from isochrone.client.alt_svc import AltSvcError, parse_alt_svc
 from isochrone.verification.http3_session import Trouble
 
 if TYPE_CHECKING:
