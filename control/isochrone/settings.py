@@ -291,9 +291,8 @@ class Verification(Section):
     region_header: Annotated[str, AfterValidator(header_name)] = (
         "x-isochrone-region"  # the origin names itself in it
     )
-    region_member: str = (
-        ""  # the member of a JSON health document that names the region, in place of the header field
-    )
+    # The member of a JSON health document that names the region, in place of the header field.
+    region_member: str = Field("", max_length=200)
     trust_store: Path | None = None  # PEM; the system's when not given
     connections: Whole = Field(5, ge=1, le=100)  # in a row, to each address, by the thorough check
     deep_interval_seconds: Seconds = 300  # between the daemon's thorough checks of an endpoint

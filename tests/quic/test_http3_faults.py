@@ -13,6 +13,8 @@ from isochrone.settings import Verification
 from isochrone.verification.http3 import EndpointChecker
 from isochrone.verification.http3_faults import FAULTS as KINDS
 
+TRIES = 5  # a machine so busy that the verifier was late says so, and is asked again
+
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory):
@@ -40,9 +42,12 @@ def checker(chains, fault):
 async def test_a_fault_gives_its_own_finding_and_no_other(chains, fault, ipv6):
     if IPV6 in fault.places and not ipv6:
         pytest.skip("this host has no IPv6 loopback")
-    async with inject(fault, chains) as origin:
-        checks = await checker(chains, fault).check(origin, now=time.time(), deep=True)
-    found = [finding for check in checks for finding in check.findings]
+    for _ in range(TRIES):
+        async with inject(fault, chains) as origin:
+            checks = await checker(chains, fault).check(origin, now=time.time(), deep=True)
+        found = [finding for check in checks for finding in check.findings]
+        if not any(finding.check == "http3.not_checked" for finding in found):
+            break
     assert {f.check for f in found} == ({f"http3.{fault.finding}"} if fault.finding else set()), found
     for finding in found:
         assert finding.evidence

@@ -336,6 +336,15 @@ async def test_command_on_a_good_endpoint(tmp_path, certificates, good):
     assert (status, err) == (0, "")
     assert "fra-1" in out
     assert "ok" in out
+    assert "handshakes in ms: median / p99 / jitter" in out
+    checked = told["checks"][0]
+    assert checked["version"] == "1"
+    assert checked["transport"]["max_idle_timeout"] == 60_000
+    assert checked["regions"] == ["fra-1"] * 6  # the first connection, and five more
+    assert (checked["resumed"], checked["early_data"], checked["migrated"]) == (True, True, True)
+    assert checked["timings"]["h3"]["samples"] in range(1, 6)  # those that this machine was not late for
+    assert checked["timings"]["h3"]["min_ms"] <= checked["timings"]["h3"]["p99_ms"]
+    assert checked["timings"]["h1"] is None  # nobody listens by TCP
 
 
 async def test_command_on_a_bad_endpoint(tmp_path, certificates, good):

@@ -122,8 +122,9 @@ class Visitor:
             seen.migrated = False
             told = f"after a change of the client's port: {trouble.evidence}"
             seen.troubles.append(Trouble("migration", told))
-        except ProberTrouble:
-            return  # we were late: nothing was learnt
+        except ProberTrouble as trouble:
+            told = f"whether the connection survives another port is not known: {trouble}"
+            seen.troubles.append(Trouble("not_checked", told))
 
 
 def _note(session: Session, seen: Visit) -> None:
