@@ -101,7 +101,7 @@ async def test_broken_promises_are_withdrawn_and_made_again(tmp_path):
             found = (await answer(daemon, "/findings"))["findings"]
             assert {(f["check"], f["origin"]) for f in found} >= {
                 ("dns.wrong_address", first),
-                ("http3.unreachable", second),
+                ("http3.udp_blocked", second),
             }
             assert all(f["first_seen"] <= f["last_seen"] < f["ended_at"] for f in found)
             for query in ("limit=0", "limit=x", "open=perhaps", "strange=1", "limit=99999"):
