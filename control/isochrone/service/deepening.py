@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from isochrone.model import Outcome
+from isochrone.model import Outcome, Severity
 from isochrone.verification.http3 import verdict
 
 if TYPE_CHECKING:
@@ -94,7 +94,12 @@ class Deepening:
             self.broken.discard(origin)
 
     def beside(self, origin: str, found: Sequence[Finding]) -> tuple[Finding, ...]:
-        """The findings of a cheap check, and those of the last thorough one that it can't have."""
+        """The findings of a cheap check, and those of the last thorough one that it can't have.
+
+        Where the cheap check finds an error, what was seen before it is no news.
+        """
+        if any(finding.severity is Severity.ERROR for finding in found):
+            return tuple(found)
         told = {(finding.check, finding.subject) for finding in found}
         return (*found, *(f for f in self._found.get(origin, ()) if (f.check, f.subject) not in told))
 

@@ -1,0 +1,110 @@
+"""Whose turn a thorough check is, and what it means for the cheap ones."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.model import AltSvcEndpoint, Finding, Origin, Outcome, Severity
+from isochrone.service.deepening import Deepening, due
+from isochrone.settings import Verification
+from isochrone.verification.http3 import EndpointCheck
+
+IDS = [f"o-{n}" for n in range(12)]
+
+
+@given(
+    last=st.dictionaries(st.sampled_from(IDS), st.floats(0, 1000)),
+    broken=st.sets(st.sampled_from(IDS)),
+    now=st.floats(0, 2000),
+    share=st.integers(1, 12),
+)
+def test_whose_turn_it_is(last, broken, now, share):
+    turn = due(IDS, last, broken, now=now, interval=300, share=share)
+    assert len(turn) == len(set(turn))
+    assert broken <= set(turn)
+    others = [origin for origin in turn if origin not in broken]
+    assert len(others) <= share
+    assert all(origin not in last or now - last[origin] >= 300 for origin in others)
+    # Nobody who has waited longer is passed over.
+    left = [origin for origin in IDS if origin not in turn]
+    if len(others) == share:
+        longest = max(last.get(origin, -1) for origin in others)
+        assert all(last.get(origin, -1) >= longest for origin in left)
+    else:
+        assert all(now - last[origin] < 300 for origin in left)
+
+
+def test_every_endpoint_has_its_turn_in_time():
+    last, now = {}, 0.0
+    for _ in range(40):
+        for origin in due(IDS, last, (), now=now, interval=300, share=2):
+            assert origin not in last or now - last[origin] <= 330
+            last[origin] = now
+        now += 30
+    assert set(last) == set(IDS)
+
+
+class Checker:
+    """Gives what is put into it."""
+
+    def __init__(self):
+        self.next, self.asked = (), []
+
+    def deadline(self, *, deep):
+        return 10.0 + deep
+
+    async def check(self, origin, *, now, deep):
+        assert deep
+        self.asked.append((origin.id, now))
+        return self.next
+
+
+def finding(kind, severity=Severity.ERROR):
+    return Finding(
+        check=f"http3.{kind}", subject="o-0 127.0.0.1:443", severity=severity, evidence="e", advice="a"
+    )
+
+
+def result(outcome, *findings, deep=True):
+    return (
+        EndpointCheck(
+            origin="o-0", authority="o", address="127.0.0.1", outcome=outcome, deep=deep, findings=findings
+        ),
+    )
+
+
+async def test_what_a_thorough_check_finds_holds_until_the_next_one():
+    checker, times = Checker(), iter(range(0, 100_000, 30))
+    origin = Origin(id="o-0", host="o", latitude=0, longitude=0, alt_svc=AltSvcEndpoint("o:443", 300))
+    deep = Deepening([origin], checker, Verification(), lambda: next(times))
+    assert (deep.share, deep.deadline) == (1, 21)
+    assert deep.outcome("o-0", Outcome.OK) is Outcome.OK
+
+    checker.next = result(Outcome.TARGET_FAILED, alternates := finding("region_alternates"))
+    await deep.round()
+    assert deep.outcome("o-0", Outcome.OK) is Outcome.TARGET_FAILED
+    assert deep.outcome("o-0", Outcome.PROBER_FAILED) is Outcome.PROBER_FAILED
+    assert deep.beside("o-0", []) == (alternates,)
+    assert deep.beside("o-0", [alternates]) == (alternates,)
+    assert deep.beside("o-0", [finding("unreachable")]) == (finding("unreachable"),)
+
+    # What was not thorough, because it failed before, and what this host could not check, change nothing.
+    for nothing in (
+        result(Outcome.TARGET_FAILED, finding("unreachable"), deep=False),
+        result(Outcome.PROBER_FAILED, deep=False),
+    ):
+        checker.next = nothing
+        await deep.round()
+        assert deep.broken == {"o-0"}
+        assert deep.beside("o-0", []) == (alternates,)
+
+    checker.next = result(Outcome.OK, warning := finding("migration", Severity.WARNING))
+    asked = len(checker.asked)
+    await deep.round()
+    assert len(checker.asked) == asked + 1  # the broken one was checked at once
+    assert not deep.broken
+    assert deep.outcome("o-0", Outcome.OK) is Outcome.OK
+    assert deep.beside("o-0", []) == (warning,)
+    await deep.round()
+    assert len(checker.asked) == asked + 1  # a good one is left alone until the interval has passed
