@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from isochrone.lab.streams import App
 
 RECEIVE_BUFFER = 1 << 20  # bytes
+IDLE_S = 60.0
 MAX_TICKETS = 1000
 
 
@@ -158,9 +159,9 @@ class RegionProtocol(QuicConnectionProtocol):
             exchange.task.cancel()
 
 
-def quic_server_configuration(chain: str, key: str) -> QuicConfiguration:
-    """A server's configuration for ALPN h3 with the PEM files of its certificate."""
-    configuration = QuicConfiguration(alpn_protocols=H3_ALPN, is_client=False)
+def quic_server_configuration(chain: str, key: str, *, idle_s: float = IDLE_S) -> QuicConfiguration:
+    """A server's configuration for ALPN h3 with the PEM files of its certificate; idle connections end after `idle_s`."""
+    configuration = QuicConfiguration(alpn_protocols=H3_ALPN, is_client=False, idle_timeout=idle_s)
     configuration.load_cert_chain(chain, key)
     return configuration
 

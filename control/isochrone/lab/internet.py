@@ -32,6 +32,7 @@ from isochrone.lab.endpoints import (
     reserve_port,
     target_relay,
 )
+from isochrone.lab.h3server import IDLE_S
 from isochrone.lab.nursery import READY_S, Nursery
 from isochrone.lab.process import LabProcessError, LineProcess, Message
 from isochrone.lab.world import World, WorldOrigin, load_world
@@ -53,7 +54,8 @@ __all__ = [
 class SmallInternet:
     """Everything in a world, running while the context lasts.
 
-    `directory` holds certificates and logs (None: a temporary one); `port` is used on every address (None: a free one).
+    `directory` holds certificates and logs (None: a temporary one); `port` is used on every address (None: a free
+    one); origins end idle HTTP/3 connections after `idle_s` seconds.
     Entering raises `LabError` or `LabProcessError`.
     """
 
@@ -64,10 +66,12 @@ class SmallInternet:
         public_host: str = PUBLIC_HOST,
         directory: Path | None = None,
         port: int | None = None,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.world = load_world() if world is None else world
         self.public_host = public_host
         self._wanted_port = port
+        self._idle_s = idle_s
         self._stack = contextlib.ExitStack()
         self._directory = directory
         self._authority: Authority | None = None
@@ -131,7 +135,7 @@ class SmallInternet:
         self._relays = LineProcess("relays", "isochrone.lab.relay_main", log=log / "relays.log")
         self._target_server = LineProcess("targets", "isochrone.lab.targets_main", log=log / "targets.log")
         asns = {client.address: client.asn for client in self.world.clients}
-        self._nursery = Nursery(log / "origins.log", asns)
+        self._nursery = Nursery(log / "origins.log", asns, idle_s=self._idle_s)
         self._parts = (self._nursery.process, self._target_server, self._relays)
         try:
             await self._begin()

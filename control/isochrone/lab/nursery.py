@@ -18,9 +18,10 @@ READY_S = 30.0
 class Nursery:
     """The process that origins are forked from; `asns` says which client network an address belongs to."""
 
-    def __init__(self, log: Path, asns: Mapping[str, int]) -> None:
+    def __init__(self, log: Path, asns: Mapping[str, int], *, idle_s: float) -> None:
         self.process = LineProcess("nursery", "isochrone.lab.origins_main", log=log, on_event=self._heard)
         self._asns = dict(asns)
+        self._idle_s = idle_s
         self._pids: dict[str, int] = {}
         self._ready: dict[str, asyncio.Future[None]] = {}
 
@@ -42,6 +43,7 @@ class Nursery:
                     "chain": str(endpoint.certificate.chain),
                     "key": str(endpoint.certificate.key),
                     "asns": self._asns,
+                    "idle_s": self._idle_s,
                 },
             },
             timeout=READY_S,

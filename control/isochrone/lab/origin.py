@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from isochrone.lab.app import AppRequest, RegionApp
-from isochrone.lab.h3server import quic_server_configuration, serve_http3
+from isochrone.lab.h3server import IDLE_S, quic_server_configuration, serve_http3
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -31,6 +31,7 @@ class OriginConfig:
     chain: str
     key: str
     asns: Mapping[str, int] = field(default_factory=dict)
+    idle_s: float = IDLE_S  # after which an idle HTTP/3 connection ends
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> OriginConfig:
@@ -42,6 +43,7 @@ class OriginConfig:
             chain=str(document["chain"]),
             key=str(document["key"]),
             asns={str(k): int(v) for k, v in document.get("asns", {}).items()},
+            idle_s=float(document.get("idle_s", IDLE_S)),
         )
 
 
@@ -94,7 +96,8 @@ async def run_origin(config: OriginConfig) -> AsyncIterator[None]:
         await web.TCPSite(
             runner, host, port, ssl_context=server_context(config.chain, config.key), shutdown_timeout=0.2
         ).start()
-        http3 = await serve_http3(config.http3, quic_server_configuration(config.chain, config.key), app)
+        quic = quic_server_configuration(config.chain, config.key, idle_s=config.idle_s)
+        http3 = await serve_http3(config.http3, quic, app)
         try:
             yield
         finally:
