@@ -103,7 +103,8 @@ async def test_a_change_of_choice_is_followed(lab, new_client):
     async with new_client() as client:
         await until(client, pinned_to(before))
         lab.client_of(after)
-        await asyncio.sleep(IDLE + 1)  # `ma` is over, and the connection, which a browser keeps for as long as it is used
+        # Then `ma` is over, and the connection too, which a browser keeps for as long as it is used.
+        await asyncio.sleep(IDLE + 1)
         await until(client, pinned_to(after))
 
 
