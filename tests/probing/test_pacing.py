@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections import Counter, defaultdict
 
 import pytest
@@ -145,44 +144,3 @@ def test_large_rounds_are_not_slow():
     limiter = Limiter(agent=Cap(500, 20), network=Cap(3, 5), target=Cap(1))
     pacer = Pacer(chosen, start=0, span=60, end=200, limiter=limiter, rng=random.Random(2))
     assert len(run_round(pacer, 0.0)) == 40_000
-
-
-def test_a_day():
-    """Two agents for a day: no drift, no bursts in step, caps never exceeded."""
-    interval, span, rounds = 300.0, 240.0, 288
-    chosen = [
-        *targets(200),
-        *(Target(f"198.51.100.{n}", 443, 1) for n in range(1, 51)),
-    ]  # one crowded network
-    cap = {"agent": Cap(3, 5), "network": Cap(0.25, 2), "target": Cap(1 / 30)}
-    times = [[], []]
-    for agent in range(2):
-        limiter, rng = Limiter(**cap), random.Random(agent)
-        whole, by_network, by_target = TokenBucket(cap["agent"]), {}, {}
-        for number in range(rounds):
-            start = number * interval
-            pacer = Pacer(chosen, start=start, span=span, end=start + interval, limiter=limiter, rng=rng)
-            probed = run_round(pacer, start)
-            assert sorted(t.address for _, t in probed) == sorted(
-                t.address for t in chosen
-            )  # each once, none left out
-            for now, t in probed:
-                whole.take(now)
-                by_network.setdefault(network_of(t), TokenBucket(cap["network"])).take(now)
-                by_target.setdefault(t.address, TokenBucket(cap["target"])).take(now)
-                times[agent].append(now)
-    for row in times:
-        assert len(row) == rounds * len(chosen)
-        offsets = [[at % interval for at in part] for part in (row[: len(row) // 4], row[-len(row) // 4 :])]
-        assert abs(statistics.mean(offsets[0]) - statistics.mean(offsets[1])) < 1.0  # no drift
-        assert all(at < interval for part in offsets for at in part)
-    # Seconds of the rounds' spread: counts are those of a Poisson process, and the agents' have nothing to do with each other.
-    counts = [Counter(int(at) for at in row) for row in times]
-    seconds = [s for s in range(int(rounds * interval)) if 5 <= s % interval < span - 5]
-    rows = [[count[s] for s in seconds] for count in counts]
-    for row in rows:
-        assert 0.85 < statistics.variance(row) / statistics.mean(row) < 1.1
-        assert max(row) <= cap["agent"].burst + cap["agent"].rate
-    assert abs(statistics.correlation(*rows)) < 0.02
-    together = [a + b for a, b in zip(*rows, strict=True)]
-    assert statistics.variance(together) / statistics.mean(together) < 1.1

@@ -28,6 +28,9 @@ def spread(targets: Iterable[Target], most: int, rank: Callable[[Target], int]) 
         most: 0 or more.
         rank: 0 for those that were chosen before, more for others; lower ones come first within a network.
     """
+    targets = list(targets)
+    if len(targets) <= most:
+        return targets
     chosen: list[Target] = []
     for country in _shared(_grouped(targets, lambda target: target.country), most, rank):
         for network in _shared(_grouped(country[0], network_of), country[1], rank):

@@ -39,6 +39,7 @@ _SAMPLES = (
 _OF_TIME = _SAMPLES + "WHERE timestamp >= ? AND timestamp < ? ORDER BY timestamp"
 _NEW = _SAMPLES + "WHERE id > ? ORDER BY id"
 _OUTCOME_NUMBER = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+_OK = OUTCOMES[0]  # nearly every sample's, and enumerations are slow to hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +74,12 @@ class Store(Engine):
 
     def insert(self, connection: sqlite3.Connection, samples: Iterable[Sample]) -> tuple[int, dict[str, int]]:
         """Samples into a transaction that is somebody else's: how many, and the names' numbers for `learnt` after its commit."""
-        known = dict(self._ids)
-
-        def number(name: str) -> int:
-            if (known_id := known.get(name)) is None:
-                row = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
-                if row is None:
-                    row = connection.execute(
-                        "INSERT INTO names (name) VALUES (?) RETURNING id", (name,)
-                    ).fetchone()
-                known[name] = known_id = int(row[0])
-            return known_id
-
+        number = _Numbers(connection, self._ids)
         code = _code
         rows = [
             (
-                s.timestamp, number(s.origin), s.asn, code(s.country), code(s.colo), code(s.continent),
-                number(s.method), _OUTCOME_NUMBER[s.outcome], s.rtt_ms, s.latitude, s.longitude,
+                s.timestamp, number[s.origin], s.asn, code(s.country), code(s.colo), code(s.continent), number[s.method],
+                0 if s.outcome is _OK else _OUTCOME_NUMBER[s.outcome], s.rtt_ms, s.latitude, s.longitude,
             )
             for s in samples
         ]  # fmt: skip
@@ -98,7 +88,7 @@ class Store(Engine):
             " latitude, longitude) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             rows,
         )
-        return len(rows), known
+        return len(rows), dict(number)
 
     def learnt(self, ids: dict[str, int]) -> None:
         """Keep what `insert` numbered; only after the commit, for a rolled-back number must not be remembered."""
@@ -220,6 +210,23 @@ class Store(Engine):
                     "INSERT INTO state VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                     (name, value),
                 )
+
+
+class _Numbers(dict[str, int]):
+    """Name -> its number; one that is not known yet is looked up, and given a number when it has none."""
+
+    def __init__(self, connection: sqlite3.Connection, known: Mapping[str, int]) -> None:
+        super().__init__(known)
+        self._connection = connection
+
+    def __missing__(self, name: str) -> int:
+        row = self._connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            row = self._connection.execute(
+                "INSERT INTO names (name) VALUES (?) RETURNING id", (name,)
+            ).fetchone()
+        self[name] = number = int(row[0])
+        return number
 
 
 @functools.lru_cache(maxsize=4096)
