@@ -27,7 +27,8 @@ NUMPY = """
 import sys
 from isochrone.estimation.aggregate import aggregate
 from isochrone.estimation.origins_file import load_origins
-from isochrone.estimation.samples import Rejects, read_samples
+from isochrone.estimation.samples import Rejects
+from isochrone.estimation.samples_csv import read_samples
 from isochrone.settings import Estimation
 now, origins_file, *files = sys.argv[1:]
 origins = load_origins(origins_file).origins

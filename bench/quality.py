@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from _machine import bar, machine
 from isochrone.estimation.origins_file import load_origins
 from isochrone.estimation.physics import distances_km
-from isochrone.estimation.samples import SampleColumns, load_samples
+from isochrone.estimation.samples import SampleColumns
+from isochrone.estimation.samples_csv import load_samples
 from isochrone.replay.clients import Clients, clients_of
 from isochrone.replay.judge import BASELINES, Judged, judge, summary
 from isochrone.replay.learn import Learned, learn, whole_window

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
+
+#: how a round-trip time is measured; `isochrone.probing.methods` makes the prober
+Method = Literal["icmp", "tcp", "quic", "quic-vn", "http", "h1", "h2", "h3"]
 
 
 class Outcome(StrEnum):

@@ -35,9 +35,8 @@ from isochrone.checks import (
     same_authority,
     tell,
 )
-from isochrone.model import AltSvcEndpoint, Origin, Target
+from isochrone.model import AltSvcEndpoint, Method, Origin, Target
 from isochrone.nameserver import NameServer, parse
-from isochrone.probing.methods import Method  # noqa: TC001  pydantic reads it at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

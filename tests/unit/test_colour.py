@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.mapping.colour import Cells, colour
+from isochrone.mapping.cells import Cells
+from isochrone.mapping.colour import colour
 from isochrone.mapping.partition import Tolerance
 from isochrone.mapping.rank import NONE, rank
 from isochrone_edge.latency_map import HELD, INFERRED, RTT_UNIT_MS

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from isochrone.estimation import csv_blocks
 from isochrone.estimation.rejects import CODE, WORDS, NoSamplesError, Reason, Rejects, UnreadableSamplesError
-from isochrone.estimation.samples import SampleColumns, load_samples, read_samples
+from isochrone.estimation.samples import SampleColumns
+from isochrone.estimation.samples_csv import load_samples, read_samples
 from isochrone.model import Outcome, Sample
 from isochrone_edge.latency_map import letters
 

@@ -102,7 +102,8 @@ def build_command(
     from isochrone.estimation.aggregate import aggregate
     from isochrone.estimation.estimate import estimate
     from isochrone.estimation.origins_file import load_origins
-    from isochrone.estimation.samples import NoSamplesError, Rejects, SamplesError, read_samples
+    from isochrone.estimation.samples import NoSamplesError, Rejects, SamplesError
+    from isochrone.estimation.samples_csv import read_samples
     from isochrone.mapping.build import NothingToBuildError, build_map
     from isochrone.mapping.override import overrides_of
     from isochrone.settings import SettingsError

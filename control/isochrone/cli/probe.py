@@ -11,8 +11,8 @@ import click
 
 from isochrone.checks import host_name, ip_address
 from isochrone.cli import Failure, FiniteRange
-from isochrone.model import Outcome, Target
-from isochrone.probing.methods import Method, make
+from isochrone.model import Method, Outcome, Target
+from isochrone.probing.methods import make
 from isochrone.probing.prober import is_address
 
 if TYPE_CHECKING:

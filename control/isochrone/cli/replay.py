@@ -94,7 +94,8 @@ def replay_command(
 
 
 def _samples(paths: Sequence[Path], origins: Sequence[Origin], what: str) -> tuple[SampleColumns, Rejects]:
-    from isochrone.estimation.samples import NoSamplesError, Rejects, SampleColumns, read_samples
+    from isochrone.estimation.samples import NoSamplesError, Rejects, SampleColumns
+    from isochrone.estimation.samples_csv import read_samples
 
     rejects, ids = Rejects(), [origin.id for origin in origins]
     parts = list(counting(read_samples(paths, ids, now=FOREVER, rejects=rejects), what))

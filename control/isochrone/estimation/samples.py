@@ -1,13 +1,12 @@
 """Samples as columns: what was measured, as numpy arrays, and an account of what had to be set aside.
 
 The rules that tell a usable sample from bad data stand here once, for files and for the daemon's own samples.
-`samples_csv` turns text into columns; `read_samples` and `load_samples` put both together.
+`samples_csv` turns text into columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -26,13 +25,13 @@ from isochrone.model import Outcome, Sample
 from isochrone_edge.latency_map import letters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
 __all__ = [
     "NoSamplesError", "RawColumns", "Rejects", "SampleColumns", "SamplesError", "UnreadableSamplesError",
-    "load_samples", "read_samples", "screen",
+    "screen",
 ]  # fmt: skip
 
 RTT_MAX_MS = 60_000.0  # no round trip of a prober takes a minute: a unit was mixed up
@@ -209,35 +208,3 @@ def _within(numbers: NDArray[np.uint32], ranges: tuple[tuple[int, int], ...]) ->
     for first, last in ranges:
         inside |= (numbers >= first) & (numbers <= last)
     return inside
-
-
-def read_samples(
-    paths: Iterable[str | Path], origins: Sequence[str], *, now: float, rejects: Rejects
-) -> Iterator[SampleColumns]:
-    """The usable samples of CSV files (plain or gzip), in parts of some 100,000 rows, in the order of the files.
-
-    Bad rows and bad files are counted in `rejects` (complete when the iterator is) and the rest is used.
-
-    Raises:
-        UnreadableSamplesError: a file can't be opened.
-    """
-    from isochrone.estimation.samples_csv import read_file
-
-    for path in paths:
-        yield from read_file(Path(path), tuple(origins), now, rejects)
-
-
-def load_samples(
-    paths: Iterable[str | Path], origins: Sequence[str], *, now: float
-) -> tuple[SampleColumns, Rejects]:
-    """All usable samples at once: 34 bytes a sample. `aggregate` on `read_samples` needs less memory.
-
-    Raises:
-        UnreadableSamplesError: a file can't be opened.
-        NoSamplesError: there is no usable row.
-    """
-    rejects = Rejects()
-    parts = list(read_samples(paths, origins, now=now, rejects=rejects))
-    if not rejects.used:
-        raise NoSamplesError(rejects)
-    return SampleColumns.join(parts, origins), rejects

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +18,11 @@ from isochrone.estimation.csv_blocks import Block, read_blocks
 from isochrone.estimation.csv_fields import Names, Rows
 from isochrone.estimation.csv_numbers import Field
 from isochrone.estimation.csv_rows import CODES, OUTCOME_NAMES, Layout, fill
-from isochrone.estimation.rejects import Reason, Rejects
+from isochrone.estimation.rejects import NoSamplesError, Reason, Rejects
 from isochrone.estimation.samples import OUTCOMES, RawColumns, SampleColumns, screen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
 WORKERS = min(4, os.cpu_count() or 1)
 MALLOC_HINT = (32 << 20) - (1 << 16)  # just below the largest that is learned from
@@ -113,3 +113,33 @@ class _Parser:
         for row in np.flatnonzero(odd).tolist():
             fill(raw, row, rows.bytes_of(row), self._layout, self._ids)
         return raw
+
+
+def read_samples(
+    paths: Iterable[str | Path], origins: Sequence[str], *, now: float, rejects: Rejects
+) -> Iterator[SampleColumns]:
+    """The usable samples of CSV files (plain or gzip), in parts of some 100,000 rows, in the order of the files.
+
+    Bad rows and bad files are counted in `rejects` (complete when the iterator is) and the rest is used.
+
+    Raises:
+        UnreadableSamplesError: a file can't be opened.
+    """
+    for path in paths:
+        yield from read_file(Path(path), tuple(origins), now, rejects)
+
+
+def load_samples(
+    paths: Iterable[str | Path], origins: Sequence[str], *, now: float
+) -> tuple[SampleColumns, Rejects]:
+    """All usable samples at once: 34 bytes a sample. `aggregate` on `read_samples` needs less memory.
+
+    Raises:
+        UnreadableSamplesError: a file can't be opened.
+        NoSamplesError: there is no usable row.
+    """
+    rejects = Rejects()
+    parts = list(read_samples(paths, origins, now=now, rejects=rejects))
+    if not rejects.used:
+        raise NoSamplesError(rejects)
+    return SampleColumns.join(parts, origins), rejects

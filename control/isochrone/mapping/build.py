@@ -10,7 +10,8 @@ import numpy as np
 
 from isochrone.estimation.table import LEVELS
 from isochrone.mapping import calm
-from isochrone.mapping.colour import Cells, Coloured, colour
+from isochrone.mapping.cells import Cells
+from isochrone.mapping.colour import Coloured, colour
 from isochrone.mapping.override import Applied, Override, sort_out
 from isochrone.mapping.partition import Tolerance
 from isochrone.mapping.rank import NONE, STATES, rank

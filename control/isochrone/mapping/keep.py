@@ -14,7 +14,7 @@ from isochrone_edge.latency_map import HELD
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from isochrone.mapping.colour import Cells, Looseness
+    from isochrone.mapping.cells import Cells, Looseness
     from isochrone.mapping.partition import Floats, Ints
     from isochrone.mapping.unpack import Palette
 

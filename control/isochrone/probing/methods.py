@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from isochrone.model import Method
     from isochrone.probing.limiter import Limiter
     from isochrone.probing.manners import Manners
     from isochrone.probing.prober import Gate, Prober
     from isochrone.settings import Probing
-
-Method = Literal["icmp", "tcp", "quic", "quic-vn", "http", "h1", "h2", "h3"]
 
 
 def make(method: Method, *, gate: Gate | None = None) -> Prober:
