@@ -107,7 +107,8 @@ def check_command(config: str) -> None:
     settings = settings_of(config)
     targets, problems = before_start(settings)
     notes = [problem for problem in problems if _only_for_run(settings, problem)]
-    problems = [problem for problem in problems if problem not in notes] + _dns_problems(settings)
+    problems = [problem for problem in problems if problem not in notes]
+    problems += [problem for problem in _dns_problems(settings) if problem not in problems]
     if problems:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     if targets is not None and targets.targets:
