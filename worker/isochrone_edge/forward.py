@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .breaker import Breaker
 from .hedge import Hedging
+from .record import Record
 from .steer import Origin
 from .variables import Limits
 
@@ -25,7 +26,7 @@ class Unreachable(Exception):
         self.sent = sent  # False: nothing of the request can have reached the origin
 
 
-class Forwarded(NamedTuple):
+class Forwarded(Record):
     """What came of it. `response` is None when no origin answered: `status` (502 or 504) says which way."""
 
     response: Any

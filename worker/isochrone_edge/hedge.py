@@ -6,7 +6,7 @@ and takes away most of the tail. Plain data, clock passed in.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from .record import Record
 
 SHARE = 0.05  # of the requests, at most
 BURST = 10.0  # hedges that may be saved up
@@ -59,7 +59,7 @@ class Usual:
         return self._estimate[origin] if self._samples.get(origin, 0) >= MIN_SAMPLES else None
 
 
-class Hedging(NamedTuple):
+class Hedging(Record):
     """What decides on a second request beside the first."""
 
     bucket: TokenBucket

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from json import loads
-from typing import NamedTuple
 
 from .alt_svc import CLEAR, field_value
 from .bands import hashed, score
 from .colour import facts_of
 from .headers import host_allowed
 from .latency_map import Facts, LatencyMap
+from .record import Record
 
 _RANK = {"up": 0, "draining": 1, "down": 2}
 _PLANS_KEPT = 2048
@@ -18,7 +18,7 @@ _PLANS_KEPT = 2048
 _BARRED = frozenset('",;=\\')
 
 
-class Origin(NamedTuple):
+class Origin(Record):
     """Where a request may go. `alt_svc` is the field value to answer with, "" when nothing is proved."""
 
     id: str
@@ -31,7 +31,7 @@ class Origin(NamedTuple):
     authority: str = ""
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """What to do with a request: candidates best first, and why. `colour` is -1 without a map.
 
     The first `band` of the candidates are so near each other that sessions are shared out between them.

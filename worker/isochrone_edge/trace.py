@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from .record import Record
 
 #: version 00, and later ones as far as they begin like it (section 3.2.4)
 _PARENT = r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z"
@@ -14,7 +15,7 @@ _STATE_LIMIT = 512  # characters that every participant must propagate (section 
 _ENTRIES = 32
 
 
-class Trace(NamedTuple):
+class Trace(Record):
     """What goes to the origin, and the id that ties log, answer and origin together."""
 
     id: str

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from .headers import host_allowed
+from .record import Record
 from .steer import Origin, built_in_origins
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ DEFAULTS = {
 }
 
 
-class Limits(NamedTuple):
+class Limits(Record):
     """Seconds. The budget ends with the first byte of the answer: a body that has begun is never cut."""
 
     budget: float = 2.5
@@ -45,7 +46,7 @@ class Limits(NamedTuple):
     retry_statuses: frozenset[int] = frozenset()
 
 
-class Variables(NamedTuple):
+class Variables(Record):
     """What the variables say. Times in seconds."""
 
     origins: tuple[Origin, ...]
