@@ -135,6 +135,31 @@ async def test_an_event_stream_is_not_held_back_until_its_end(site):
         assert await response.read() == b"data: 1"
 
 
+async def test_a_long_event_stream_costs_constant_memory(site):
+    event = b"data: " + b"x" * 8184 + b"\n\n"
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+
+    async def stream(request, reader, writer):
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        for _ in range(16_384):
+            writer.write(chunk)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    site.near.answer = stream
+    process = psutil.Process(site.edge.pid)
+    length, before = 0, process.memory_info().rss
+    highest = before
+    async with site.session.get(site.edge.url + "/sse") as response:
+        async for part in response.content.iter_chunked(1 << 20):
+            length += len(part)
+            highest = max(highest, process.memory_info().rss)
+    assert length == 16_384 * len(event)
+    assert highest - before < 64 << 20
+
+
 async def test_head_204_304_and_ranges(site):
     site.near.answer = b"HTTP/1.1 200 OK\r\ncontent-length: 12345\r\n\r\n"
     response, body = await site.get(method="HEAD")

@@ -63,6 +63,13 @@ def test_what_can_not_be_used_is_named_and_its_default_is_in_force():
     assert got.limits.budget == 2.5
 
 
+def test_the_map_is_looked_at_no_more_often_than_kv_is_fresh():
+    for said, meant in (("60", 60), ("30", 30), ("29.9", 60), ("0", 60), ("3600", 3600)):
+        got = variables(MAP_REFRESH_SECONDS=said)
+        assert (got.refresh, len(got.problems)) == (meant, said in ("29.9", "0"))
+    assert variables(MAP_REFRESH_SECONDS="1", MAP_REFRESH_FLOOR_SECONDS="0").refresh == 1
+
+
 def test_sites_and_sessions():
     assert variables(SITE="A.test, b.test:8443,").site == {"a.test", "b.test:8443"}
     isolate = Isolate({"SESSION": "cookie:sid"}.get)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 
+import pytest
+
 from isochrone_edge.latency_map import LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
 from isochrone_edge.snapshot import Snapshot
@@ -93,3 +95,29 @@ async def test_one_request_an_interval_refreshes():
     assert snapshot.claim(66.1)
     assert not snapshot.claim(66.1)
     assert snapshot.claim(66.1 + 30)  # the one that claimed was killed: another may
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(60, 54, 66), (30, 30, 33), (0.05, 0.05, 0.055)])
+async def test_looks_are_spread_and_never_more_often_than_kv_is_fresh(seconds, least, most):
+    waits = []
+    for _ in range(300):
+        snapshot = Snapshot(seconds)
+        await snapshot.refresh(Values(), 1000.0)
+        waits.append(snapshot.next_look - 1000.0)
+    assert least - 1e-6 <= min(waits) < max(waits) <= most + 1e-6
+
+
+async def test_kv_gone_for_hours_keeps_the_last_good_map():
+    kv, snapshot = Values(), Snapshot(60)
+    version = kv.publish(make(1000))
+    await snapshot.refresh(kv, 0)
+    kv["map/current"] = OSError("no KV")
+    now = looks = 0
+    while now < 6 * 3600:
+        now = snapshot.next_look
+        assert snapshot.claim(now)
+        await snapshot.refresh(kv, now)
+        looks += 1
+        assert snapshot.map.version == version
+    assert 6 * 3600 / 66 <= looks <= 6 * 3600 / 54 + 1
+    assert snapshot.counters["unreachable"] == looks

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a class of type Protocol takes longer to make than all the 
 
 
 MANIFEST_KEY = "map/current"
+KV_FRESH_SECONDS = 30.0  # a value that is read more often comes from KV's own cache
 GIVE_UP_SECONDS = (
     30.0  # a refresh that has not ended by then is taken for dead: its request may have been killed
 )
@@ -52,8 +53,9 @@ class Snapshot:
     async def refresh(self, kv: KV, now: float) -> None:
         """Look at the manifest; load the maps it names when they are others. Never raises: the last good map stays."""
         self.counters["looks"] += 1
-        # Spread over 0.9 to 1.1 intervals, so that isolates do not look in step.
-        self.next_look = now + self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
+        # Spread over 0.9 to 1.1 intervals, so that isolates do not look in step, but never more often than KV is fresh.
+        spread = self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
+        self.next_look = now + max(spread, min(self.refresh_seconds, KV_FRESH_SECONDS))
         self.problem = ""
         manifest: Any = None
         try:

@@ -18,7 +18,8 @@ T = TypeVar("T")
 DEFAULTS = {
     "ORIGINS": "[]",  # the built-in order, JSON: [{"id": ..., "host": ...}, ...]
     "SITE": "",  # public hosts, with commas between; empty: any
-    "MAP_REFRESH_SECONDS": "60",  # 30 and more in production: KV itself is no fresher
+    "MAP_REFRESH_SECONDS": "60",
+    "MAP_REFRESH_FLOOR_SECONDS": "30",  # KV itself is no fresher; lowered at the local edge
     "COLD_MAP_WAIT_MS": "500",  # how long an isolate's first requests wait for the map; 0: not at all
     "BUDGET_MS": "2500",
     "TRY_MS": "2000",
@@ -80,10 +81,11 @@ def read(get: Callable[[str], object]) -> Variables:
                 problems.append(f"{name} is not usable, its default is in force: {error}")
         return parse(DEFAULTS[name])
 
+    floor = value("MAP_REFRESH_FLOOR_SECONDS", _number)
     return Variables(
         origins=value("ORIGINS", lambda text: built_in_origins(json.loads(text))),
         site=value("SITE", _hosts),
-        refresh=value("MAP_REFRESH_SECONDS", _number),
+        refresh=value("MAP_REFRESH_SECONDS", lambda text: _at_least(floor, text)),
         cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
         limits=Limits(
             budget=value("BUDGET_MS", _number) / 1000,
@@ -109,6 +111,13 @@ def _number(text: str) -> float:
     number = float(text)
     if not 0 <= number < 1e9:
         raise ValueError(f"{text!r} is not between 0 and 1e9")
+    return number
+
+
+def _at_least(floor: float, text: str) -> float:
+    number = _number(text)
+    if number < floor:
+        raise ValueError(f"{text!r} is below {floor:g}")
     return number
 
 

@@ -89,7 +89,7 @@ class EdgeOptions:
         document: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
-            "vars": dict(self.vars),
+            "vars": {"MAP_REFRESH_FLOOR_SECONDS": "0", **self.vars},  # the local KV is always fresh
             "secrets": dict(self.secrets),
             "kvNamespaces": dict(self.kv_namespaces),
             "kvPersist": None if self.kv_persist is None else str(self.kv_persist.absolute()),

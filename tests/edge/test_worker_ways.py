@@ -1,0 +1,60 @@
+"""The quick way and the long one bring the same to the origin and to the client, whatever fields a client sends."""
+
+import random
+import re
+
+import pytest
+from edge_support import OK, a_site, make_map
+
+pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
+FIELDS = [
+    ("Cookie", 'session=0123456789; a="b"'), ("Accept", "*/*"), ("Accept-Language", "de, en;q=0.5"), ("Range", "bytes=0-1"),
+    ("CF-Connecting-IP", "192.0.2.1"), ("CF-Connecting-IP", "2001:db8::1"), ("X-Forwarded-For", "198.51.100.7"),
+    ("X-Forwarded-For", "10.0.0.1, 192.0.2.1"), ("X-Forwarded-For", ""), ("X-Forwarded-Host", "forged"),
+    ("X-Forwarded-Proto", "gopher"), ("Tracestate", "a=b"), ("__proto__", "x"), ("constructor", "y"), ("toString", "z"),
+    ("X-Twice", "1"), ("X-Twice", "2"), ("Connection", "keep-alive"), ("X-Quote", 'a"b\\c'), ("X-Json", '{"via":"x"}'),
+    ("X-Tab", "a\tb"), ("X-Empty", ""), ("X-Long", "x" * 4000), ("Authorization", "Basic YTpi"), ("If-None-Match", '"e"'),
+    ("X-Isochrone-Origin", "forged"), ("Via", "1.0 fred"), ("Te", "trailers"), ("Keep-Alive", "timeout=5"),
+    ("Proxy-Authorization", "x"), ("Connection", "X-Twice"),
+]  # fmt: skip
+TARGETS = ("/", "/a%2Fb/%C3%A9?x=1&x=%00&", "/?", "//two//slashes?a=/b/../c", "/a?q=" + "y" * 2000)
+ANSWERS = (
+    OK,
+    b'HTTP/1.1 404 No\r\ncontent-length: 0\r\nalt-svc: h3=":1"\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\r\n',
+    b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\nlocation: /x\r\nserver-timing: db;dur=1\r\nconnection: x-gone\r\nx-gone: 1\r\n\r\n",
+    b'HTTP/1.1 206 Part\r\ncontent-length: 1\r\ncontent-range: bytes 0-0/9\r\netag: "e"\r\n\r\nx',
+)  # fmt: skip
+
+
+async def passed(site, method, target, cf, fields, answer):
+    """What the origin saw, and what the client got, as far as both must be alike."""
+    site.reset()
+    site.a.answer = answer
+    response, body = await site.get(target, cf, method, headers=fields)
+    (seen,) = site.a.seen
+    theirs = sorted((name, value) for name, value in seen.headers if name != "traceparent")
+    (parent,) = seen.all("traceparent")
+    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-00", parent)
+    told = sorted(
+        (name.lower(), re.sub(r"dur=[\d.]+", "dur=N", value))
+        for name, value in response.headers.items()
+        if name.lower() != "date"
+    )
+    return seen.method, seen.target, theirs, response.status, told, body
+
+
+async def test_both_ways_bring_the_same():
+    rng = random.Random(5)
+    proved = {"alt_svc": {"authority": "a.origins.test:443", "ma": 60}}
+    async with a_site("a") as quick, a_site("a", CROSSING="off") as long:
+        for site in (quick, long):
+            await site.publish(make_map(["a"], a=proved))
+        for number in range(80):
+            request = (
+                rng.choice(["GET", "GET", "HEAD"]),
+                rng.choice(TARGETS),
+                {"asn": 100, "country": "DE", "httpProtocol": "HTTP/3"} if number % 2 else None,
+                [("Host", "www.example.test"), *rng.sample(FIELDS, rng.randrange(7))],
+                rng.choice(ANSWERS),
+            )
+            assert await passed(quick, *request) == await passed(long, *request), request
