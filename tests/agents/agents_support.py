@@ -128,7 +128,10 @@ class Running:
         self.process = psutil.Process(pid)
 
     def alive(self) -> bool:
-        return self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE
+        try:
+            return self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def rss(self) -> int:
         try:
@@ -148,16 +151,20 @@ class Running:
 class Relay:
     """The network between agent and control plane: carries, cuts, or loses answers.
 
-    `cut()` resets what is open and refuses what comes; `lose_answer()` lets requests through and resets before a byte of the
-    next answer to a batch comes back.
+    `cut()` resets what is open and refuses what comes until `mend()`. So many of the next batches as `breaking` says are cut off
+    in their middle, so many as `losing` says are carried whole and their answers lost.
     """
 
     def __init__(self, port: int) -> None:
         self._to = port
         self.up = True
+        self.breaking = 0
         self.losing = 0
-        self.lost = 0
-        self.cut_off = 0
+        self.cuts = {
+            "open": 0,
+            "broken": 0,
+            "lost": 0,
+        }  # what was cut: an open connection, a request, an answer
         self._open: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self):
@@ -171,9 +178,14 @@ class Relay:
 
     def cut(self) -> None:
         self.up = False
-        self.cut_off += len(self._open)
+        self.cuts["open"] += bool(self._open)
         for writer in list(self._open):
             _reset(writer)
+
+    @property
+    def carries(self) -> bool:
+        """Whether a connection is open."""
+        return bool(self._open)
 
     def mend(self) -> None:
         self.up = True
@@ -205,13 +217,20 @@ class Relay:
 
     async def _copy(self, reader, writer, *, asked, back=False) -> None:
         while data := await reader.read(4096):
-            if back and self.losing and asked.rfind(b"POST ") > asked.rfind(b"GET "):
-                self.losing -= 1
-                self.lost += 1
-                return
             if not back:
                 del asked[:-65536]
                 asked += data
+            batch = asked.rfind(b"POST ") > asked.rfind(b"GET ")
+            if batch and not back and self.breaking:
+                self.breaking -= 1
+                self.cuts["broken"] += 1
+                writer.write(data[: len(data) // 2])
+                await writer.drain()
+                return
+            if batch and back and self.losing:
+                self.losing -= 1
+                self.cuts["lost"] += 1
+                return
             writer.write(data)
             await writer.drain()
 

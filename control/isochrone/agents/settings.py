@@ -42,7 +42,9 @@ class AgentSettings(Section):
     spool_dir: Path = Path("spool")
     spool_max_bytes: Whole = Field(256 << 20, ge=1 << 16)
     batch_seconds: Annotated[Seconds, Field(le=300)] = 10  # a batch is made of what came within these
-    poll_seconds: Seconds = 60  # between two looks at the plan
+    poll_seconds: Seconds = (
+        60  # between two looks at the plan; the longest pause while the control plane is away
+    )
     timeout_seconds: Seconds = 30  # of a request to the control plane
     source_address: Address | None = None  # what probes bind to
     trust_store: Path | None = None  # PEM, for the control plane's certificate; the system's when not given

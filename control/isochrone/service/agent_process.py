@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 EXPECTED = (ControlPlaneError, PlanError)
 END_SECONDS = 5.0  # what is under way gets so long to end
-MOST_PAUSE_SECONDS = 60.0  # between two tries while the control plane is away
 
 
 class AgentProcess:
@@ -48,7 +47,7 @@ class AgentProcess:
         self._client = Client(settings, token, self._clock)
         lock = asyncio.Lock()
         self._intake = Intake(spool, lock, self._clock, settings.origin)
-        backoff = Backoff(most=MOST_PAUSE_SECONDS)
+        backoff = Backoff(most=settings.poll_seconds)
         self._sender = Sender(spool, lock, self._client, self._clock, self._intake, backoff)
         self._plan: Plan | None = None
         self._agent: Agent | None = None
@@ -148,7 +147,7 @@ class AgentProcess:
     async def _look(self) -> None:
         """Whether there is a new plan."""
         deadline = self._settings.timeout_seconds + 15.0
-        pauses = Backoff(most=min(MOST_PAUSE_SECONDS, self._settings.poll_seconds))
+        pauses = Backoff(most=self._settings.poll_seconds)
         await self._jobs.run("plan", deadline, self._fetch, expected=EXPECTED)
         while self._plan is None:  # nothing can be done without one
             await asyncio.sleep(pauses.next())
