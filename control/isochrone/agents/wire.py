@@ -27,7 +27,7 @@ class Line(BaseModel):
 class Header(Line):
     """The first line."""
 
-    isochrone: Literal[1]  # the version of this form
+    isochrone: int = Field(ge=1, le=1)  # the version of this form; Literal[1] would take true for 1
     batch: str = Field(pattern=r"^[0-9a-f]{32}$")  # the batch's id: 128 random bits
     origin: str = Field(min_length=1, max_length=64)
     plan: str = Field(pattern=r"^[0-9a-f]{64}$")  # the id of the plan by which was measured

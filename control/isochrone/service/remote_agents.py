@@ -183,7 +183,10 @@ class RemoteAgents:
             raise Refused("flood", str(error)) from None
         outcomes = Counter(sample.outcome.value for sample in checked.samples)
         answers: dict[TargetKey, Outcome] = {}
+        recent = now - 2 * plan.probing.interval_seconds
         for row in batch.rows:
+            if row.at < recent:  # from the spool: it says nothing about the target now
+                continue
             key, outcome = (row.address, row.port), Outcome(row.outcome)
             answers[key] = max(outcome, answers.get(key, outcome), key=_TELLING.index)
         return (
