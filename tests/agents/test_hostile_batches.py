@@ -61,8 +61,8 @@ class Forge:
     def good(self, count=3) -> list[dict]:
         return [self.header(count), *self.rows(count)]
 
-    def wrong_values(self) -> list[list[dict]]:
-        """By hand: what each check is for."""
+    def wrong_fields(self) -> tuple[list[dict], list[dict]]:
+        """Fields of a header, and of a sample, each of which makes a batch wrong."""
         far, old = self.now + 3600, self.now - 10 * 86_400
         headers = [
             {"origin": "us-1"}, {"origin": ""}, {"origin": None}, {"plan": "0" * 64}, {"plan": "x"}, {"batch": ""},
@@ -79,8 +79,13 @@ class Forge:
             {"outcome": "target_failed"}, {"outcome": "fine"}, {"outcome": 0}, {"outcome": None}, {"asn": 15169},
             {"origin": "us-1"}, {"__proto__": {}},
         ]  # fmt: skip
+        return headers, rows
+
+    def wrong_values(self) -> list[list[dict]]:
+        """By hand: what each check is for."""
+        headers, rows = self.wrong_fields()
         made = [[self.header(**change), *self.rows()] for change in headers]
-        made += [[self.header(), *self.rows(2), *self.rows(1, **change)] for change in rows]
+        made += [[self.header(), *self.rows(2), self.rows(3)[2] | change] for change in rows]
         same = self.rows(1)[0]
         made.append([self.header(2), same, same])
         made.append(
@@ -108,6 +113,20 @@ class Forge:
     @staticmethod
     def body(lines) -> bytes:
         return gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), 1)
+
+    def twisted(self) -> bytes:
+        """A batch of the right form, at first sight, with wrong values in some of its lines."""
+        rng = self.rng
+        headers, rows = self.wrong_fields()
+        count = rng.randint(1, 12)
+        lines = self.good(count)
+        for _ in range(rng.randint(1, 3)):
+            if rng.random() < 0.2:
+                lines[0] |= rng.choice(headers)
+            else:
+                place = rng.randint(1, count)
+                lines[place] = lines[place] | rng.choice(rows)
+        return self.body(lines)
 
     def mutated(self) -> bytes:
         """A good batch with bytes of it changed, before or after it was packed. What is still good is not sent."""
@@ -239,11 +258,11 @@ async def test_hostile_batches_leave_no_trace(tmp_path):
 
             by_hand = [forge.body(lines) for lines in forge.wrong_values()] + forge.wrong_bodies()
             fuzzed = [body for body in generated(forge, 400) if not is_good(body, forge)]
-            mutated = _mutations(forge, HOSTILE - len(by_hand) - len(fuzzed))
-            first = len(mutated) // 10
-            await send_all(by_hand + mutated[:first])
+            made_up = _made(forge, HOSTILE - len(by_hand) - len(fuzzed))
+            first = len(made_up) // 10
+            await send_all(by_hand + made_up[:first])
             warm = control.rss()
-            await send_all(mutated[first:] + fuzzed)
+            await send_all(made_up[first:] + fuzzed)
             await send_all(by_hand[:1])
             assert control.alive()
             assert control.rss() - warm < RSS_GROWTH
@@ -279,10 +298,10 @@ async def test_hostile_batches_leave_no_trace(tmp_path):
         assert len(store.sample_columns()) == 3
 
 
-def _mutations(forge: Forge, count: int) -> list[bytes]:
+def _made(forge: Forge, count: int) -> list[bytes]:
     found: list[bytes] = []
     while len(found) < count:
-        body = forge.mutated()
+        body = forge.twisted() if len(found) % 2 else forge.mutated()
         if not is_good(body, forge):
             found.append(body)
     return found
