@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from servers import SITE, make_certificates
 
@@ -15,3 +17,14 @@ def certificates(tmp_path_factory):
 def good(certificates):
     """A leaf for the public host."""
     return certificates.leaf("good", SITE)
+
+
+@pytest.fixture(scope="session")
+def has_ipv6():
+    """Whether this host has an IPv6 loopback."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

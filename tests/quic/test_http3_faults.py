@@ -21,26 +21,14 @@ def chains(tmp_path_factory):
     return Chains(tmp_path_factory.mktemp("chains"))
 
 
-@pytest.fixture(scope="module")
-def ipv6():
-    import socket
-
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
-            sock.bind((IPV6, 0))
-    except OSError:
-        return False
-    return True
-
-
 def checker(chains, fault):
     settings = {"timeout_seconds": 10.0, "connections": 3, "slow_ms": 60_000.0} | dict(fault.settings)
     return EndpointChecker(SITE, Verification(trust_store=chains.ca_pem, **settings))
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, *HARMLESS], ids=str)
-async def test_a_fault_gives_its_own_finding_and_no_other(chains, fault, ipv6):
-    if IPV6 in fault.places and not ipv6:
+async def test_a_fault_gives_its_own_finding_and_no_other(chains, fault, has_ipv6):
+    if IPV6 in fault.places and not has_ipv6:
         pytest.skip("this host has no IPv6 loopback")
     for _ in range(TRIES):
         async with inject(fault, chains) as origin:

@@ -175,7 +175,9 @@ HARMLESS: tuple[H3Fault, ...] = (
 
 
 @asynccontextmanager
-async def inject(fault: H3Fault, chains: Chains, region: str = REGION) -> AsyncIterator[Origin]:
+async def inject(
+    fault: H3Fault, chains: Chains, region: str = REGION, host: str = HOST
+) -> AsyncIterator[Origin]:
     """Real servers with the fault, on one port of all its addresses; the origin whose endpoint they are. Raises OSError."""
     async with AsyncExitStack() as stack:
         sockets, port = _bind(fault.places)
@@ -190,8 +192,8 @@ async def inject(fault: H3Fault, chains: Chains, region: str = REGION) -> AsyncI
             if place.tcp:
                 await stack.enter_async_context(tcp_side(sockets[address, "tcp"], pem))
         yield Origin(
-            id=region, host=HOST, latitude=50.1, longitude=8.7, addresses=tuple(fault.places),
-            alt_svc=AltSvcEndpoint(f"{HOST}:{port}", 300),
+            id=region, host=host, latitude=50.1, longitude=8.7, addresses=tuple(fault.places),
+            alt_svc=AltSvcEndpoint(f"{host}:{port}", 300),
         )  # fmt: skip
 
 
