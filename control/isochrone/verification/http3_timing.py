@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: QUIC takes one round trip where TCP and TLS take two: beyond this share of their time, and this much more, something is wrong.
 #: The fastest of each are compared: what is slow on a busy host only now and then says nothing about the path.
-TCP_SHARE, TCP_SLACK_MS = 2.0, 100.0
+TCP_SHARE, TCP_SLACK_MS = 2.0, 200.0
 
 
 @dataclass(frozen=True, slots=True)
