@@ -228,3 +228,21 @@ def test_a_database_changes_while_the_file_is_being_written(source, tmp_path):
     put(tmp_path / "targets.csv", b"address,asn\n1.128.0.1,\n", atomically=False, at=NOW + 1)
     assert source.refresh(NOW + 10)
     assert known(source) == [("1.128.0.1", 1299)]
+
+
+def test_targets_that_manners_refuse_take_nobodys_place(path, tmp_path):
+    csv = tmp_path / "targets.csv"
+    put(csv, b"address,asn\n8.8.8.8,15169\n8.8.4.4,15169\n10.0.0.1,15169\n192.168.0.1,3320\n")
+    origin = OriginSettings(id="fra-1", host="fra.example.com", latitude=50.1, longitude=8.7)
+    probing = Probing(never_probe=("8.8.4.0/24",))
+    source = TargetSource(
+        Settings(site="www.example.com", origins=(origin,), targets_file=csv, probing=probing)
+    )
+    assert len(source.targets) == 4
+    assert [t.address for t in source.allowed] == ["8.8.8.8"]
+    assert source.refused == (
+        "3 targets will never be probed (not probed: 8.8.4.4 is in never_probe (8.8.4.0/24), ...)",
+    )
+    put(csv, b"address,asn\n8.8.8.8,15169\n8.8.8.9,15169\n", at=NOW - 60)
+    assert source.refresh(NOW)
+    assert ([t.address for t in source.allowed], source.refused) == (["8.8.8.8", "8.8.8.9"], ())

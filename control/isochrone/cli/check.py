@@ -112,7 +112,7 @@ def check_command(config: str) -> None:
     if problems:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     if targets is not None and targets.targets:
-        notes += targets.left_out
+        notes += (*targets.left_out, *targets.refused)
     count = len(targets.targets) if targets is not None else 0
     click.echo(f"{config}: good: {settings.site}, {len(settings.origins)} origins, {count} targets")
     for database in targets.databases if targets is not None else ():

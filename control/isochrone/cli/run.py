@@ -44,7 +44,7 @@ def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
     if problems or targets is None:
         raise Failure("\nisochrone: ".join(f"{config}: {problem}" for problem in problems))
     set_up(logging.DEBUG if verbose else logging.INFO)
-    for problem in targets.left_out:
+    for problem in (*targets.left_out, *targets.refused):
         log.warning("%s", problem)
     try:
         try_listen(settings.service.listen)  # before anything is written

@@ -6,6 +6,7 @@ private has changed between versions.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,15 @@ _KINDS_6 = {
     "2001:db8::/32": "documentation", "2002::/16": "6to4", "3fff::/20": "documentation", "5f00::/16": "segment routing",
     "fc00::/7": "private", "fe80::/10": "link-local", "ff00::/8": "multicast",
 }  # fmt: skip
-_NETWORKS = {4: [(ip_network(n), kind) for n, kind in _KINDS_4.items()],
-             6: [(ip_network(n), kind) for n, kind in _KINDS_6.items()]}  # fmt: skip
+#: version -> (first address, last address, kind), in order; none overlap
+_RANGES = {
+    version: sorted(
+        (int(network.network_address), int(network.broadcast_address), kind)
+        for network, kind in ((ip_network(text), kind) for text, kind in kinds.items())
+    )
+    for version, kinds in ((4, _KINDS_4), (6, _KINDS_6))
+}
+_FIRSTS = {version: [first for first, _, _ in ranges] for version, ranges in _RANGES.items()}
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: the IPv4 address stands in the last four bytes
 _GLOBAL_6 = IPv6Network("2000::/3")
 
@@ -67,9 +75,10 @@ class Manners:
 
 def special(address: IPv4Address | IPv6Address) -> str | None:
     """What kind of special-purpose address it is, in words; None when it is a global unicast address."""
-    for network, kind in _NETWORKS[address.version]:
-        if address in network:
-            return kind
+    version, number = address.version, int(address)
+    at = bisect_right(_FIRSTS[version], number) - 1
+    if at >= 0 and number <= _RANGES[version][at][1]:
+        return _RANGES[version][at][2]
     if isinstance(address, IPv6Address) and address not in _GLOBAL_6:
         return "reserved"
     return None

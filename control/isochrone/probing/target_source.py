@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from isochrone.probing.databases import QUIET_SECONDS, Annotator, DatabaseState, TargetsError
+from isochrone.probing.methods import manners_of
 from isochrone.probing.targets import load_targets, usable
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class TargetSource:
-    """Keeps the databases open. Not safe for several threads at once.
+    """`targets` are all that are named, `allowed` those that manners let us probe. Keeps the databases open.
+
+    Not safe for several threads at once.
 
     Raises from its constructor: TargetsError.
     """
@@ -28,6 +31,8 @@ class TargetSource:
         self._stale = False  # whether a database has changed since
         found = usable(load_targets(settings, self._annotator))
         self.targets: tuple[Target, ...] = found.targets
+        self._manners = manners_of(settings.probing)
+        self.allowed, self.refused = self._judged()
         self.left_out = found.problems  # one sentence for each kind of row that can't be used
         self.problem = ""  # why a changed file of targets was passed over
 
@@ -64,6 +69,7 @@ class TargetSource:
         changed = found.targets != self.targets
         if changed:
             self.targets = found.targets
+            self.allowed, self.refused = self._judged()
             log.info("targets read again: %d", len(self.targets))
         return changed
 
@@ -71,6 +77,18 @@ class TargetSource:
     def databases(self) -> tuple[DatabaseState, ...]:
         """The databases in use."""
         return self._annotator.states()
+
+    def _judged(self) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+        """The targets that may be probed, and one sentence about those that may not."""
+        refusals = [self._manners.refusal(target.address) for target in self.targets]
+        allowed = tuple(target for target, why in zip(self.targets, refusals, strict=True) if why is None)
+        refused = [why for why in refusals if why is not None]
+        if not refused:
+            return allowed, ()
+        more = ", ..." if len(refused) > 1 else ""
+        return allowed, (
+            f"{len(refused)} target{'s' if len(refused) > 1 else ''} will never be probed ({refused[0]}{more})",
+        )
 
     def _passed_over(self, problem: str) -> None:
         if problem != self.problem:

@@ -29,7 +29,7 @@ class Choosing:
         self._source = source
         self._store = store
         self._selection = Selection(
-            source.targets,
+            source.allowed,
             target_states(store),
             per_asn=probing.targets_per_asn,
             interval_seconds=probing.interval_seconds,
@@ -43,7 +43,7 @@ class Choosing:
         Files that have changed are read here, while no probe of ours is under way that this could make late.
         """
         if await asyncio.to_thread(self._source.refresh, now):
-            self._selection.replace(self._source.targets)
+            self._selection.replace(self._source.allowed)
         self.targets = tuple(self._selection.next_round(now))
         changed = self._selection.unsaved()
         try:
@@ -70,8 +70,9 @@ class Choosing:
         return self.counts()["active"]
 
     def counts(self) -> dict[str, int]:
-        """How many targets are listed, active, spare and given up, and of how many ASNs."""
-        return self._selection.counts()
+        """How many targets are listed, of how many ASNs, and how many are active, spare, given up and refused by manners."""
+        refused = len(self._source.targets) - len(self._source.allowed)
+        return self._selection.counts() | {"listed": len(self._source.targets), "refused": refused}
 
     def document(self, now: float) -> dict[str, Any]:
         """For `/status`."""

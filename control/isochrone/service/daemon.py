@@ -18,7 +18,7 @@ from isochrone.service.api import Api
 from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples
 from isochrone.service.choosing import Choosing
 from isochrone.service.jobs import Jobs
-from isochrone.service.measuring import Measuring
+from isochrone.service.measuring import Measuring, NothingLearntError
 from isochrone.service.publisher import Publisher
 from isochrone.service.remote_agents import RemoteAgents
 from isochrone.service.schedule import Recurring, scheduler_of
@@ -193,7 +193,7 @@ class Daemon:
                 "probe",
                 self.measuring.deadline(seconds),
                 partial(self.measuring.round, seconds),
-                expected=(StoreError,),
+                expected=(StoreError, NothingLearntError),
             )
         if not self._warm.is_set() or self.built is None:
             self._warm.set()

@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from isochrone.model import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -33,6 +35,14 @@ class Tally:
     missed: int = 0  # planned and not probed before the round's deadline
     reasons: Counter[str] = field(default_factory=Counter)  # why samples were not ok, in the last round
     last_round: dict[str, Any] = field(default_factory=dict)
+
+
+class NothingLearntError(Exception):
+    """A round that says nothing about the network: it does not count as a good one."""
+
+    def __init__(self, planned: int, reasons: Counter[str]) -> None:
+        most = f", most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+        super().__init__(f"none of {planned} probes could be made{most}")
 
 
 class Measuring:
@@ -78,6 +88,7 @@ class Measuring:
 
         Raises:
             StoreError: samples could not be kept.
+            NothingLearntError: probes were planned, and every one of them failed on our side or was not made.
         """
         targets = await self._choosing.next_round(self._clock())
         rounds = await asyncio.gather(
@@ -88,6 +99,9 @@ class Measuring:
         for result in rounds:
             if isinstance(result, BaseException):
                 raise result
+        planned = sum(result.planned for result in done)
+        if planned and not any(s.outcome is not Outcome.PROBER_FAILED for r in done for s in r.samples):
+            raise NothingLearntError(planned, self.tally.reasons)
 
     async def _one(self, agent: Agent, targets: Sequence[Target], seconds: float) -> Round:
         result = await agent.run_round(targets, seconds=seconds, keep=self._keep)

@@ -93,7 +93,7 @@ class DaemonCollector(Collector):
         targets = GaugeMetricFamily(
             "isochrone_targets", "Targets by what is done with them.", labels=["state"]
         )
-        for state in ("active", "spare", "given_up"):
+        for state in ("active", "spare", "given_up", "refused"):
             targets.add_metric([state], told[state])
         yield targets
         yield GaugeMetricFamily("isochrone_target_asns", "ASNs that have targets.", told["asns"])
