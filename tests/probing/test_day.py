@@ -7,7 +7,6 @@ target dies for some hours, a round of one origin hangs, and the host is suspend
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import math
 import random
@@ -41,7 +40,7 @@ HANGS_AT = 9 * HOUR + 1.0  # in the round that begins at 9:00, for one origin
 SUSPENDED_AT, SUSPENDED = 15 * HOUR + 130.0, 20 * 60.0
 PROBING = Probing(
     methods=("icmp", "tcp"), interval_seconds=INTERVAL, timeout_seconds=3, concurrency=16, targets_per_asn=20,
-    agent_rate=1.0, agent_burst=3, network_rate=0.2, network_burst=2, target_rate=0.1, target_burst=1,
+    lab=True, agent_rate=1.0, agent_burst=3, network_rate=0.2, network_burst=2, target_rate=0.1, target_burst=1,
 )  # fmt: skip
 TARGETS = [f"203.0.{n}.1" for n in range(12)] + [f"198.51.100.{n}" for n in range(1, 9)]
 
@@ -136,9 +135,7 @@ def day(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         adopt(patch, loop)
-        patch.setattr(
-            agent_module, "Keeper", functools.partial(Keeper, seconds=120.0)
-        )  # 2 s would sync the disk all day
+        patch.setattr(agent_module, "Keeper", lambda keep, _: Keeper(keep, 120.0))  # 2 s would sync all day
         with Store.open(tmp_path_factory.mktemp("day") / "isochrone.db") as store:
             try:
                 loop.run_until_complete(live(store))

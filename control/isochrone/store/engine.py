@@ -141,10 +141,14 @@ class Engine:
 
     def shrink(self, pages: int) -> bool:
         """Give up to so many empty pages back to the system. Whether there were any."""
-        with self.transaction() as connection:
-            before = _pragma(connection, "freelist_count")
-            connection.execute(f"PRAGMA incremental_vacuum({int(pages)})").fetchall()  # a step for each page
-            return _pragma(connection, "freelist_count") < before
+        with self._mutex:
+            try:
+                before = _pragma(self._connection, "freelist_count")
+                # A transaction of its own. As a script, for `execute` would end it after its first page.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({int(pages)})")
+                return _pragma(self._connection, "freelist_count") < before
+            except sqlite3.Error as error:
+                raise explain(self.path, error) from None
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
