@@ -12,16 +12,23 @@ import psutil
 import pytest
 import trustme
 from aiohttp import web
+from aioquic.quic.configuration import QuicConfiguration
 from command_line import isochrone
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from hypothesis import given
+from hypothesis import strategies as st
 from servers import SITE, black_hole, dead_port, quic_server
 
 from isochrone.model import AltSvcEndpoint, Origin, Outcome, Severity
 from isochrone.settings import Verification
+from isochrone.verification import http3
 from isochrone.verification.certificates import TrustStore, TrustStoreError
 from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker, split_authority, verdict
+from isochrone.verification.http3_exchange import Exchange
 from isochrone.verification.http3_faults import FAULTS
+from isochrone.verification.http3_link import EndpointLink
 
 
 def origin(port, host="fra.example.com", addresses=("127.0.0.1",), **changes):
@@ -127,6 +134,55 @@ async def test_a_bad_certificate(checker, certificates, names, how, finding):
     assert ids(result) == [finding]
     assert result.findings[0].source
     assert "requests" not in seen  # nothing is asked of a server that no client would believe
+
+
+async def test_the_evidence_names_the_certificate(checker, certificates):
+    pair = certificates.leaf("named", "fra.example.com")
+    async with quic_server(pair, region="fra-1") as (port, _):
+        result = await check(checker(), port)
+    (found,) = result.findings
+    assert found.evidence == f"the certificate is for fra.example.com, not for {SITE}"
+    shown = x509.load_pem_x509_certificates(pair[0].read_bytes())[0]
+    assert found.details["certificate_sha256"] == shown.fingerprint(SHA256()).hex()
+    assert found.details["certificate_serial"] == f"{shown.serial_number:x}"
+    assert found.details["certificate_names"] == "fra.example.com"
+    assert (found.details["origin"], found.details["address"]) == ("fra-1", "127.0.0.1")
+
+
+async def test_a_thorough_check_ends_in_time(checker, good, monkeypatch):
+    monkeypatch.setattr(http3, "DEEP_TIMEOUTS", 0.01)
+    async with quic_server(good, region="fra-1") as (port, _):
+        (result,) = await checker().check(origin(port), now=time.time(), deep=True)
+    assert result.outcome is Outcome.OK
+    told = [finding for finding in result.findings if finding.check == "http3.not_checked"]
+    assert [finding.evidence for finding in told] == ["the thorough check did not end within 0.1 s"]
+
+
+@given(st.lists(st.binary(max_size=1300), max_size=20))
+def test_any_datagram_may_come_before_the_handshake(datagrams):
+    async def run():
+        with black_hole() as port:
+            exchange = Exchange()
+            exchange.link = link = EndpointLink(
+                checker_configuration(), "127.0.0.1", port, on_event=exchange.on_event
+            )
+            try:
+                link.start()
+                for data in datagrams:
+                    link._received(data, 0.0)
+                assert link.received == len(datagrams)
+                assert link.strange <= link.received
+                assert link.completed is None
+            finally:
+                link.close()
+
+    asyncio.run(run())
+
+
+def checker_configuration():
+    return QuicConfiguration(
+        is_client=True, alpn_protocols=["h3"], server_name=SITE, verify_mode=ssl.CERT_NONE
+    )
 
 
 async def test_every_fault_of_a_certificate_is_found(checker, certificates):

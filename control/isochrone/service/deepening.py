@@ -57,7 +57,6 @@ class Deepening:
         self._last: dict[str, float] = {}
         self._found: dict[str, tuple[Finding, ...]] = {}
         self.broken: set[str] = set()  # origins whose last thorough check failed
-        self.checks: dict[str, tuple[EndpointCheck, ...]] = {}  # the last ones
 
     @property
     def share(self) -> int:
@@ -82,7 +81,6 @@ class Deepening:
 
     def _take(self, origin: str, checks: tuple[EndpointCheck, ...]) -> None:
         self._last[origin] = self._clock()
-        self.checks[origin] = checks
         deep = [check for check in checks if check.deep]
         if not deep:
             return  # it failed before anything thorough could be done: the cheap check tells of that

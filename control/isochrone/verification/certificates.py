@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import certifi
 import service_identity
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509 import AuthorityInformationAccess, ExtendedKeyUsage, ExtensionNotFound
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtendedKeyUsageOID, NameOID
 from OpenSSL import crypto
@@ -96,6 +97,17 @@ class TrustStore:
             *faults,
             *(fault for certificate in judged if (fault := _time_fault(certificate, moment)) is not None),
         )
+
+
+def told_of(certificate: x509.Certificate) -> dict[str, str]:
+    """What tells it from others: names, issuer, serial number, validity and fingerprint."""
+    return {
+        "certificate_names": _names(certificate),
+        "certificate_issuer": certificate.issuer.rfc4514_string(),
+        "certificate_serial": f"{certificate.serial_number:x}",
+        "certificate_valid": f"{certificate.not_valid_before_utc.isoformat()} to {certificate.not_valid_after_utc.isoformat()}",
+        "certificate_sha256": certificate.fingerprint(SHA256()).hex(),
+    }
 
 
 def _system_store() -> Path:

@@ -95,7 +95,8 @@ class EndpointChecker:
         try:
             addresses = origin.addresses or await resolve(host, timeout=self._settings.timeout_seconds)
         except ProberTrouble as trouble:
-            unresolved = self._finding(Trouble("unresolved", str(trouble)), f"{origin.id} {authority}")
+            subject = f"{origin.id} {authority}"
+            unresolved = self._finding(Trouble("unresolved", str(trouble)), subject, origin.id, authority)
             return (
                 EndpointCheck(
                     origin=origin.id,
@@ -160,7 +161,9 @@ class EndpointChecker:
                         "udp_blocked", f"{trouble.evidence}; TCP connects to the same port"
                     )
 
-    def _finding(self, trouble: Trouble, subject: str) -> Finding:
+    def _finding(
+        self, trouble: Trouble, subject: str, origin: str, authority: str, address: str = ""
+    ) -> Finding:
         fault = FAULTS[trouble.kind]
         advice = fault.advice.format(
             site=self._site,
@@ -175,6 +178,7 @@ class EndpointChecker:
             evidence=trouble.evidence,
             advice=advice,
             source=fault.source,
+            details={"origin": origin, "authority": authority, "address": address} | trouble.details,
         )
 
     def _result(
@@ -182,7 +186,7 @@ class EndpointChecker:
     ) -> EndpointCheck:
         address, depth = look.address, look.depth
         subject = f"{origin} {f'[{address}]' if ':' in address else address}:{port}"
-        findings = tuple(self._finding(trouble, subject) for trouble in troubles)
+        findings = tuple(self._finding(trouble, subject, origin, authority, address) for trouble in troubles)
         outcome = Outcome.PROBER_FAILED if look.prober and not depth.visits else Outcome.OK
         if any(finding.severity is Severity.ERROR for finding in findings):
             outcome = Outcome.TARGET_FAILED

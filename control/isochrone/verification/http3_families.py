@@ -25,7 +25,7 @@ def by_family(troubles: Mapping[str, Sequence[Trouble]]) -> dict[str, list[Troub
         elif address in silent and answering:
             kind = f"{_family(address)}_unreachable"
         result[address] = [
-            Trouble(kind, trouble.evidence) if kind and trouble.kind in SILENT else trouble
+            Trouble(kind, trouble.evidence, trouble.details) if kind and trouble.kind in SILENT else trouble
             for trouble in found
         ]
     return result

@@ -12,6 +12,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from isochrone.probing.prober import ProberTrouble
 from isochrone.probing.quic import INITIAL_RTT, LATE_BOUND
 from isochrone.probing.quic_link import LinkClosed
+from isochrone.verification.certificates import told_of
 from isochrone.verification.http3_exchange import Answer, Exchange
 from isochrone.verification.http3_link import EndpointLink, StatelessReset
 from isochrone.verification.quic_words import (
@@ -23,22 +24,23 @@ from isochrone.verification.quic_words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from aioquic.tls import SessionTicket
 
     from isochrone.settings import Verification
-    from isochrone.verification.certificates import Fault, TrustStore
+    from isochrone.verification.certificates import TrustStore
 
 LATE_SHARE = 0.25  # of the time waited for: this process's own lateness beyond it makes the silence its own
 _VERSION_REASON = "Could not find a common protocol version"  # aioquic's words; it has no code for it
 
 
 class Trouble(Exception):
-    """What is wrong: `kind` of http3_faults.FAULTS, and the evidence."""
+    """What is wrong: `kind` of http3_faults.FAULTS, the evidence, and more of it by name."""
 
-    def __init__(self, kind: str, evidence: str) -> None:
+    def __init__(self, kind: str, evidence: str, details: Mapping[str, str] | None = None) -> None:
         self.kind, self.evidence = kind, evidence
+        self.details = dict(details or {})
         super().__init__(evidence)
 
 
@@ -66,9 +68,11 @@ class Dialler:
         exchange.link = EndpointLink(configuration, address, port, on_event=exchange.on_event)
         return Session(self, exchange)
 
-    def certificate_faults(self, session: Session, *, now: float) -> Sequence[Fault]:
+    def certificate_troubles(self, session: Session, *, now: float) -> list[Trouble]:
         """What is wrong with the chain that the server has shown, judged at `now` (Unix seconds)."""
-        return self._trust.faults(session.link.peer_certificates(), self.site, now=now)
+        chain = session.link.peer_certificates()
+        faults = self._trust.faults(chain, self.site, now=now)
+        return [Trouble(f"certificate_{fault.kind}", fault.evidence, told_of(chain[0])) for fault in faults]
 
 
 class Session:

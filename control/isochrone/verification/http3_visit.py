@@ -89,8 +89,7 @@ class Visitor:
         answer = session.ask() if early else None
         await session.shaken()
         if ticket is None:
-            faults = self.dialler.certificate_faults(session, now=self.now)
-            seen.troubles += (Trouble(f"certificate_{fault.kind}", fault.evidence) for fault in faults)
+            seen.troubles += self.dialler.certificate_troubles(session, now=self.now)
             if seen.fatal:
                 return  # no client would ask anything of it
         if answer is None:
