@@ -142,6 +142,12 @@ def _show(kv: dict[str, Any], daemon: dict[str, Any] | None, settings: Settings)
     told = ", ".join(f"{count:,} {name}" for name, count in samples.items() if name != "total")
     click.echo(f"samples  {samples['total']:,} in the window" + (f": {told}" if told else ""))
     click.echo(f"findings {_findings(daemon['findings'])}")
+    for agent in daemon.get("agents", ()):
+        age = agent["last_good_age_seconds"]
+        told = f"last batch {_age(age)} ago" if age is not None else "nothing heard of it yet"
+        click.echo(f"agent    {agent['origin']}: {agent['state']}, {told}")
+        if agent["state"] == "flagged":
+            click.echo(f"         {agent['refused']['total']} refused, last: {agent['problem']}")
     for origin in daemon["origins"]:
         endpoint = origin["endpoint"]
         offered = (

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from isochrone.service.remote_agents import RemoteAgents
 
-UPLOADS = 8  # bodies held at once
+UPLOADS, UPLOADS_EACH = 32, 2  # bodies held at once, and of one origin: none can keep the others out
 READ_SECONDS = 30.0  # for one body
 MAX_TOKEN = 512
 RETRY_SECONDS = 5
@@ -57,7 +58,7 @@ class AgentsApi:
 
     def __init__(self, agents: RemoteAgents) -> None:
         self._agents = agents
-        self._uploads = 0
+        self._uploads: Counter[str] = Counter()
         self._checks = asyncio.Semaphore(
             2
         )  # batches being unpacked and checked at once: bounds memory and CPU
@@ -97,9 +98,9 @@ class AgentsApi:
             return _refusal(Refused("encoding", "a batch has Content-Encoding: gzip", 415))
         if (request.content_length or 0) > MAX_BODY_BYTES:
             return _refusal(Refused("too_large", f"a batch has at most {MAX_BODY_BYTES} bytes", 413))
-        if self._uploads >= UPLOADS:
+        if self._uploads[origin] >= UPLOADS_EACH or self._uploads.total() >= UPLOADS:
             return _busy("too many batches at once")
-        with self._upload():
+        with self._upload(origin):
             try:
                 async with asyncio.timeout(READ_SECONDS):
                     body = await _read(request)
@@ -150,12 +151,12 @@ class AgentsApi:
         return known
 
     @contextlib.contextmanager
-    def _upload(self) -> Iterator[None]:
-        self._uploads += 1
+    def _upload(self, origin: str) -> Iterator[None]:
+        self._uploads[origin] += 1
         try:
             yield
         finally:
-            self._uploads -= 1
+            self._uploads[origin] -= 1
 
 
 async def _read(request: web.Request) -> bytes | None:

@@ -91,6 +91,8 @@ class Measuring:
             NothingLearntError: probes were planned, and every one of them failed on our side or was not made.
         """
         targets = await self._choosing.next_round(self._clock())
+        if not self._agents:  # others measure for every origin
+            return
         rounds = await asyncio.gather(
             *(self._one(agent, targets, seconds) for agent in self._agents.values()), return_exceptions=True
         )
