@@ -22,7 +22,7 @@ from isochrone.store.sqlite import Store
 pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 
 HOSTILE = 10_000
-AT_ONCE = 2  # of one origin the API takes no more
+AT_ONCE = 4  # of one origin the API takes no more
 RSS_GROWTH = 40 << 20  # bytes, after the first tenth
 TARGETS = [
     {

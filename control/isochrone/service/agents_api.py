@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from isochrone.service.remote_agents import RemoteAgents
 
-UPLOADS, UPLOADS_EACH = 32, 2  # bodies held at once, and of one origin: none can keep the others out
+UPLOADS, UPLOADS_EACH = 32, 4  # bodies held at once, and of one origin: none can keep the others out
 READ_SECONDS = 30.0  # for one body
 MAX_TOKEN = 512
 RETRY_SECONDS = 5
