@@ -20,7 +20,8 @@ HOW = {
     "edge_memory": "Memory of workerd over 200,000 requests after warm-up",
     "probe_accuracy": "Delays and loss injected into packets between network namespaces, told against the known truth",
     "probe_rate": "10,000 targets, beside fping and prometheus-blackbox-exporter in the same run, one core each",
-    "store": "The embedded store",
+    "store": "Batches of 5,000 samples, each on the disk before the next, beside plain `executemany`; waits of others during a forget",
+    "targets": "40,000 targets from a file; the ASNs of the annotated ones by a MaxMind database",
     "verification": "16 endpoints with 4 addresses each, over HTTP/3, the checker on one core",
 }
 

@@ -14,7 +14,7 @@ from daemon_support import RunningDaemon, command, configuration, free_port, wri
 from isochrone.lab.internet import SmallInternet
 from isochrone.lab.world import load_world
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 WORLD = load_world().subset(origins=2, clients=4)
 DATABASE = Path(__file__).parents[1] / "data" / "GeoLite2-ASN-Test.mmdb"
@@ -70,6 +70,10 @@ async def test_a_spare_is_promoted_and_a_database_replaced(tmp_path):
             )
             assert 'isochrone_database_ok{database="asn_database"} 0.0' in text
             assert 'isochrone_targets{state="active"} 3.0' in text
+            code, out, _err = await command("status", "-c", str(config))
+            assert code == 1  # no KV
+            assert "targets  3 active, 1 spare, 0 given up, in 3 ASNs" in out
+            assert "asn.mmdb: not a readable MaxMind database" in out
             replaced(database, newer)
             await daemon.until(lambda t: not t["selection"]["databases"][0]["problem"])
             code, out, _err = await command("check", "-c", str(config))

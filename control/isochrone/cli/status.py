@@ -141,6 +141,14 @@ def _show(kv: dict[str, Any], daemon: dict[str, Any] | None, settings: Settings)
     samples = daemon["samples"]["window"]
     told = ", ".join(f"{count:,} {name}" for name, count in samples.items() if name != "total")
     click.echo(f"samples  {samples['total']:,} in the window" + (f": {told}" if told else ""))
+    chosen = daemon["selection"]
+    click.echo(
+        f"targets  {chosen['active']:,} active, {chosen['spare']:,} spare, {chosen['given_up']:,} given up,"
+        f" in {chosen['asns']:,} ASNs"
+    )
+    for problem in (chosen["problem"], *(database["problem"] for database in chosen["databases"])):
+        if problem:
+            click.echo(f"         {problem}; what was read before stays in use")
     click.echo(f"findings {_findings(daemon['findings'])}")
     for agent in daemon.get("agents", ()):
         age = agent["last_good_age_seconds"]
