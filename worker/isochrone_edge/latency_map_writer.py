@@ -92,16 +92,54 @@ def encode(
     for kind in cells.keys() - form.KINDS.keys():
         raise ValueError(f"{kind!r} is no kind of cell: known are {', '.join(form.KINDS)}")
     shape = {"default": default, "grid_step": grid_step, "precedence": list(precedence)}
+    return _finish(built_at, shape, body, notes or {}, extra or {})
+
+
+def with_origins(old: form.LatencyMap, origins: Sequence[Mapping[str, object]], *, built_at: float) -> bytes:
+    """The bytes of the same map with other facts about its origins, e.g. a state or a promise: a version of its own.
+
+    Cells, colours and what is measured stay as they are; the edge ranks by `state` itself.
+
+    Args:
+        old: the map.
+        origins: JSON-able, the same `id`s in the same order.
+        built_at: Unix seconds.
+
+    Raises:
+        ValueError: they are other origins.
+    """
+    if [origin["id"] for origin in origins] != [origin["id"] for origin in old.origins]:
+        raise ValueError("these are not the map's origins in the map's order")
+    own = {b"ORIG", b"PALO", b"PALC", b"FLAG", *form.KINDS.values(), *form.HOMES.values()}
+    sections = {tag: bytes(data) for tag, data in old.sections.items() if tag != b"META"}
+    body = {tag: data for tag, data in sections.items() if tag in own} | {b"ORIG": _json(list(origins))}
+    shape = {name: old.meta[name] for name in _SHAPE}
+    notes = {name: note for name, note in old.meta.items() if name not in {*_SHAPE, *_STAMP}}
+    extra = {tag: data for tag, data in sections.items() if tag not in own}
+    return _finish(built_at, shape, body, notes, extra)
+
+
+_SHAPE = ("default", "grid_step", "precedence")
+_STAMP = ("version", "built_at", "content")
+
+
+def _finish(
+    built_at: float,
+    shape: Mapping[str, object],
+    body: Mapping[bytes, bytes],
+    notes: Mapping[str, object],
+    extra: Mapping[bytes, bytes],
+) -> bytes:
     content = hashlib.sha256(_json(shape) + b"".join(tag + data for tag, data in body.items())).hexdigest()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(built_at))
     meta = {
-        **(notes or {}),
+        **notes,
         "version": f"{stamp}-{content[:8]}",
         "built_at": built_at,
         "content": content,
         **shape,
     }
-    return _assemble({b"META": _json(meta), **body, **(extra or {})})
+    return _assemble({b"META": _json(meta), **body, **extra})
 
 
 def _assemble(sections: Mapping[bytes, bytes]) -> bytes:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from isochrone.estimation.estimate import Standing, estimate_again
 from isochrone.estimation.running import Running
 from isochrone.estimation.samples import RawColumns, Rejects, SampleColumns, screen
-from isochrone.mapping.build import EndpointState, NothingToBuildError, Report, build_map
+from isochrone.mapping.build import EndpointState, NothingToBuildError, Report, build_map, describe
 from isochrone.mapping.override import overrides_of
 from isochrone.store.columns import OUTCOMES
 from isochrone_edge.latency_map import LatencyMap
+from isochrone_edge.latency_map_writer import with_origins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,6 +132,19 @@ class _Window(NamedTuple):
     rejects: Rejects
     begun: float  # Unix seconds
     newest: int  # id of the last sample that was read
+
+
+def restated(
+    live: LatencyMap, origins: Sequence[Origin], *, endpoints: Mapping[str, EndpointState], now: float
+) -> bytes | None:
+    """The map with what verification knows now, in milliseconds where a build takes as long as the samples are many.
+
+    None when nothing changes by it, or when the map is of other origins: that takes a build.
+    """
+    described = [describe(origin, endpoints.get(origin.id, EndpointState())) for origin in origins]
+    if described == live.origins or [o["id"] for o in described] != [o["id"] for o in live.origins]:
+        return None
+    return with_origins(live, described, built_at=now)
 
 
 def usable(stored: StoredSamples, origins: Sequence[str], now: float) -> tuple[SampleColumns, Rejects]:

@@ -15,7 +15,7 @@ from isochrone.mapping.build import EndpointState, NothingToBuildError
 from isochrone.probing.agent import Agent
 from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
-from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples
+from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples, restated
 from isochrone.service.choosing import Choosing
 from isochrone.service.jobs import Jobs
 from isochrone.service.measuring import Measuring, NothingLearntError
@@ -229,11 +229,20 @@ class Daemon:
         if not self._unchecked:
             self._verified.set()
         if changed:
+            await self._tell_edge()
             await self._want_build()
 
     async def _check_deep(self) -> None:
         """What it finds counts with the next round of cheap checks."""
         await self.jobs.run("http3-deep", self.verifying.deep.deadline, self.verifying.deep.round)
+
+    async def _tell_edge(self) -> None:
+        """What changed in promises and states goes out at once, on the live map: a build may take minutes, or be refused."""
+        live = self.publisher.live
+        if live is not None and self._verified.is_set():
+            data = restated(live, self.origins, endpoints=self._endpoints(), now=self.clock())
+            if data is not None:
+                self.publisher.offer(data)
 
     async def _want_build(self) -> None:
         self._build_wanted.set()
@@ -247,17 +256,20 @@ class Daemon:
             self._build_wanted.clear()
             await self.jobs.run("build", BUILD_DEADLINE_SECONDS, self._build, expected=EXPECTED_OF_BUILD)
 
-    async def _build(self) -> None:
+    def _endpoints(self) -> dict[str, EndpointState]:
+        """By id of the origin, what verification knows now."""
         verifying = self.verifying
-        origins = self.origins
-        endpoints = {
+        return {
             origin.id: EndpointState(
                 up=verifying.state(origin) != "down",
                 proved=verifying.offered(origin),
                 withdrawn=verifying.withdrawn(origin),
             )
-            for origin in origins
+            for origin in self.origins
         }
+
+    async def _build(self) -> None:
+        origins, endpoints = self.origins, self._endpoints()
         if self.building:
             raise BuildBusyError
         self.building = True
@@ -270,8 +282,11 @@ class Daemon:
         # Shielded: a thread can't be ended, the deadline ends only the waiting for it.
         self.built = await asyncio.shield(thread)
         self.builds += 1
+        # What was withdrawn meanwhile must not come back with a map that was begun before.
+        fresh = restated(self.built.map, origins, endpoints=self._endpoints(), now=self.clock())
         self.publisher.offer(
-            self.built.data, self.built.samples / max(1, self.choosing.active * len(self.origins))
+            fresh or self.built.data,
+            self.built.samples / max(1, self.choosing.active * len(self.origins)),
         )
 
     def _built(self, thread: asyncio.Future[Built]) -> None:

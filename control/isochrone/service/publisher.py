@@ -72,9 +72,13 @@ class Publisher:
         with suppress(OSError, MapError):  # only a memory: KV tells what is live as soon as it answers
             self.live = LatencyMap(self._file("published.map").read_bytes())
 
-    def offer(self, data: bytes, evidence: float) -> None:
-        """The newest map, built from so many good samples for each target and origin. One that still waits is forgotten."""
-        self._offered, self._evidence = data, evidence
+    def offer(self, data: bytes, evidence: float | None = None) -> None:
+        """The newest map, built from so many good samples for each target and origin. One that still waits is forgotten.
+
+        None: it rests on what the live map rests on.
+        """
+        self._offered = data
+        self._evidence = (self._ownership.evidence or 0.0) if evidence is None else evidence
         self._wake.set()
 
     async def run(self) -> None:
