@@ -8,8 +8,8 @@ const marked = /[^\0-\x7f]|"(x-isochrone-|proxy-|content-length"|transfer-encodi
 const bound = /"connection":(?!"keep-alive")/i;
 const continued = /"(via|traceparent)":/;
 
-/** Fields of requests that were glanced at, until they are sent. */
-const glanced = new WeakMap();
+/** Where a request that was glanced at holds its fields. Not a WeakMap: that holds on to them until a full collection. */
+const glanced = Symbol("fields");
 
 /**
  * Of a request that can go on as it is, one line each: scheme and host, Host field, facts (JSON), CF-Connecting-IP,
@@ -23,7 +23,7 @@ export function glance(request) {
   const fields = Object.fromEntries(headers);
   const text = JSON.stringify(fields);
   if (marked.test(text) || bound.test(text) || continued.test(text)) return "";
-  glanced.set(request, fields);
+  request[glanced] = fields;
   const client = fields["cf-connecting-ip"] ?? "";
   return `${url.slice(0, end)}\n${fields.host ?? ""}\n${factsOf(cf)}\n${client}\n${fields["x-forwarded-for"] ?? ""}`;
 }
@@ -90,7 +90,7 @@ export function sendAlong(lane, request, traceparent, forwardedFor, ms) {
   const end = url.indexOf("/", 8);
   const host = url.indexOf("/") + 2;
   const headers = {
-    ...glanced.get(request),
+    ...request[glanced],
     ...lane.fields,
     traceparent,
     "x-forwarded-proto": url.slice(0, host - 3),
