@@ -8,11 +8,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from isochrone.checks import tell
 from isochrone.model import Target
-from isochrone.settings import Probing, TargetSettings  # noqa: TC001  pydantic reads them at run time
+from isochrone.probing.prober import is_address
+from isochrone.settings import ASN_MAX, Probing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,12 +31,27 @@ class PlanError(Exception):
     """Not a plan that this version understands; one sentence."""
 
 
+class _Entry(BaseModel):
+    """A target. Without validators in Python: tens of thousands are read while probes are under way."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    address: str = Field(max_length=45)
+    port: int = Field(ge=1, le=65_535)
+    asn: int = Field(0, ge=0, le=ASN_MAX)
+    country: str = Field("", pattern=r"^([A-Z]{2})?$")
+    colo: str = Field("", pattern=r"^([A-Z]{3})?$")
+    continent: str = Field("", pattern=r"^([A-Z]{2})?$")
+    latitude: float | None = Field(None, ge=-90, le=90)
+    longitude: float | None = Field(None, ge=-180, le=180)
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     isochrone: Literal[1]
     probing: Probing
-    targets: tuple[TargetSettings, ...]
+    targets: tuple[_Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +101,12 @@ def read(body: bytes) -> Plan:
     except ValidationError as error:
         problems = tell(error, _Document)
         raise PlanError(f"not a plan that this version understands: {problems[0]}") from None
+    for entry in document.targets:
+        if not is_address(entry.address):
+            raise PlanError(f"a target is {entry.address!r}, which is no IP address")
     targets = {
         (t.address, t.port): Target(
-            t.address, t.port, t.asn or 0, t.country, t.colo, t.continent, t.latitude, t.longitude
+            t.address, t.port, t.asn, t.country, t.colo, t.continent, t.latitude, t.longitude
         )
         for t in document.targets
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from isochrone import __version__
 from isochrone.agents.client import ControlPlaneError, RefusedError
-from isochrone.agents.wire import MalformedError, decode, encode
+from isochrone.agents.wire import MalformedError, decode, encode, peek
 
 if TYPE_CHECKING:
     from isochrone.agents.client import Client
@@ -95,10 +95,10 @@ class Sender:
 
     def _in_time(self, body: bytes) -> tuple[bytes, bool]:
         """The batch with its times set right, when it was stamped by a clock that was wrong; else as it is."""
-        batch = decode(body)
-        shift = self._clock.shift_of(batch.header.clock)
+        shift = self._clock.shift_of(peek(body).clock)
         if not shift:
             return body, False
+        batch = decode(body)
         rows = [row.model_copy(update={"at": round(row.at + shift, 6)}) for row in batch.rows]
         return encode(batch.header, rows), True
 

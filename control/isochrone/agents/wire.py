@@ -75,6 +75,26 @@ def decode(body: bytes) -> Batch:
     Raises:
         MalformedError: it is none.
     """
+    header, lines = _open(body)
+    rows = []
+    for number, line in enumerate(lines, 2):
+        try:
+            rows.append(Row.model_validate_json(line))
+        except ValidationError as error:
+            raise MalformedError(f"line {number}: {_told(error)}") from None
+    return Batch(header, rows)
+
+
+def peek(body: bytes) -> Header:
+    """The header of a body whose bytes are intact; its samples are counted and not read, which costs far less.
+
+    Raises:
+        MalformedError: it is no batch.
+    """
+    return _open(body)[0]
+
+
+def _open(body: bytes) -> tuple[Header, list[bytes]]:
     if len(body) > MAX_BODY_BYTES:
         raise MalformedError(f"larger than {MAX_BODY_BYTES} bytes", too_large=True)
     plain = unpack(body)
@@ -90,13 +110,7 @@ def decode(body: bytes) -> Batch:
         raise MalformedError(f"line 1, the header: {_told(error)}") from None
     if header.samples != len(rest):
         raise MalformedError(f"the header promises {header.samples} samples and {len(rest)} lines follow")
-    rows = []
-    for number, line in enumerate(rest, 2):
-        try:
-            rows.append(Row.model_validate_json(line))
-        except ValidationError as error:
-            raise MalformedError(f"line {number}: {_told(error)}") from None
-    return Batch(header, rows)
+    return header, rest
 
 
 def unpack(body: bytes, most: int = MAX_PLAIN_BYTES) -> bytes:
