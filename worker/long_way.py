@@ -92,7 +92,7 @@ class Request:
 
         query = self.path.partition("?")[2]
         status, body = own_endpoints.answer(
-            self.isolate, path, query, self.headers.get("authorization", ""), time()
+            self.isolate, path, query, self.headers.get("authorization", ""), time(), self.facts
         )
         headers = {"content-type": own_endpoints.TYPES[status], "cache-control": "no-store"}
         return Response(body, status=status, headers=headers)

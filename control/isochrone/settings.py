@@ -323,6 +323,18 @@ class Dns(Section):
         return self
 
 
+class Edge(Section):
+    """How the site itself is proved, as a client sees it."""
+
+    port: Whole = Field(443, ge=1, le=65_535)
+    addresses: tuple[Address, ...] = ()  # of the site, in place of DNS
+    secret_env: str = Field("ISOCHRONE_SECRET", min_length=1)  # names what opens /.isochrone/*
+    timeout_seconds: Seconds = 10  # for one request, with resolving and connecting
+    lag_seconds: Seconds = 180  # within which every isolate must use the map that was published last
+    max_skew_seconds: Seconds = 10  # between the edge's clock and this host's
+    interval_seconds: Seconds = 60  # between the daemon's rounds
+
+
 class Service(Section):
     """The daemon itself."""
 
@@ -351,12 +363,18 @@ class Settings(Section):
     alt_svc: AltSvc = AltSvc()
     verification: Verification = Verification()
     dns: Dns = Dns()
+    edge: Edge = Edge()
     service: Service = Service()
 
     @property
     def checks_dns(self) -> bool:
         """Whether the daemon proves the regional names too: it does where the file has a `[dns]` section, be it empty."""
         return "dns" in self.model_fields_set
+
+    @property
+    def checks_edge(self) -> bool:
+        """Whether the daemon checks the site as clients see it: it does where the file has an `[edge]` section."""
+        return "edge" in self.model_fields_set
 
     def model_origins(self) -> tuple[Origin, ...]:
         """The origins as the model's nouns."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -26,6 +25,7 @@ from isochrone.lab.front import EdgeApp, Front
 from isochrone.lab.internet import SmallInternet
 from isochrone.lab.local_edge import EdgeOrigin, LocalEdge
 from isochrone.lab.world import load_world
+from isochrone.publishing import manifest
 from isochrone.verification.certificates import TrustStore
 from isochrone_edge.latency_map import LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
@@ -63,13 +63,15 @@ class Lab:
         """From now on the front's clients are of the network that belongs to `origin`."""
         self.front.app.cf = {"asn": self.asn(origin), "country": "DE"}
 
-    async def publish(self, *, max_age=3600, built_at=None, withdrawn=(), endpoints=True):
+    async def publish(self, *, max_age=3600, built_at=None, withdrawn=(), endpoints=True, swapped=False):
         """A map in which each network's first choice is its own origin; returns when the edge uses it."""
+        places = list(self.net.origins.values())
+        hosts = [o.authority for o in (reversed(places) if swapped else places)]
         origins = [
-            {"id": o.id, "host": o.authority, "state": "up", "weight": 1.0}
+            {"id": o.id, "host": host, "state": "up", "weight": 1.0}
             | ({"alt_svc": {"authority": o.authority, "ma": max_age}} if endpoints and o.id not in withdrawn else {})
             | ({"alt_svc": "clear"} if o.id in withdrawn else {})
-            for o in self.net.origins.values()
+            for o, host in zip(places, hosts, strict=True)
         ]  # fmt: skip
         count = len(origins)
         palette = [
@@ -81,12 +83,7 @@ class Lab:
         )
         self.version = LatencyMap(data).version
         await self.put(f"map/{self.version}", data)
-        manifest = {
-            "version": self.version,
-            "key": f"map/{self.version}",
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-        await self.put("map/current", json.dumps(manifest).encode())
+        await self.put("map/current", manifest.encode(manifest.describe(data)))
         end = time.monotonic() + WAIT
         while time.monotonic() < end:
             if await self.live() == self.version:
@@ -136,7 +133,8 @@ async def a_lab(origins=None):
         )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         certificate = net.authority.issue("front", net.public_host)
-        front = await stack.enter_async_context(Front(EdgeApp(edge.url), certificate))
+        app = await stack.enter_async_context(EdgeApp(edge.url))
+        front = await stack.enter_async_context(Front(app, certificate))
         yield Lab(net, edge, front, certificate, session, list(net.origins))
 
 

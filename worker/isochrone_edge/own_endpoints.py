@@ -14,17 +14,20 @@ from .isolate import Isolate
 OWN = "/.isochrone/"
 TYPES = {200: "application/json", 404: "text/plain;charset=UTF-8"}
 _NOT_FOUND = 404, "Not Found"
+_FACTS = {"asn", "country", "colo", "continent", "latitude", "longitude"}
 
 
-def answer(isolate: Isolate, path: str, query: str, authorization: str, now: float) -> tuple[int, str]:
-    """Status and body."""
+def answer(
+    isolate: Isolate, path: str, query: str, authorization: str, now: float, client: str = "[]"
+) -> tuple[int, str]:
+    """Status and body. `client` has the facts of who asks, as a JSON list in the order of `Facts`."""
     if not opens(isolate.variables.secret, authorization):
         return _NOT_FOUND
     name = path.removeprefix(OWN)
     if name == "status":
         return 200, json.dumps(status(isolate, now))
     if name == "decision":
-        return 200, json.dumps(decision(isolate, query))
+        return 200, json.dumps(decision(isolate, query, now, client))
     return _NOT_FOUND
 
 
@@ -35,19 +38,26 @@ def opens(secret: str, authorization: str) -> bool:
     return compare_digest(given, wanted) and bool(secret)
 
 
-def decision(isolate: Isolate, query: str) -> dict[str, Any]:
-    """Which origins a client with these facts would get, and why. `session` and `canary=1` may be given too."""
+def decision(isolate: Isolate, query: str, now: float, client: str = "[]") -> dict[str, Any]:
+    """Which origins a client with these facts would get, and why. `session` and `canary=1` may be given too.
+
+    Without any fact it is who asks: then the answer is what a request of this very client gets.
+    """
     asked = dict(parse_qsl(query))
     asn = asked.get("asn", "")
-    facts = facts_of(
-        int(asn) if asn.isascii() and asn.isdigit() and len(asn) < 11 else None,
-        asked.get("country"), asked.get("colo"), asked.get("continent"), asked.get("latitude"), asked.get("longitude"),
-    )  # fmt: skip
+    if _FACTS.isdisjoint(asked):
+        facts = facts_of(*json.loads(client)[:6])
+    else:
+        facts = facts_of(
+            int(asn) if asn.isascii() and asn.isdigit() and len(asn) < 11 else None,
+            asked.get("country"), asked.get("colo"), asked.get("continent"), asked.get("latitude"), asked.get("longitude"),
+        )  # fmt: skip
     canary = isolate.canary if asked.get("canary") == "1" else None
     plan = (canary or isolate.steering).plan(facts)
     if "session" in asked:
         plan = plan.for_session(asked["session"])
-    live = (canary or isolate.steering).map
+    steering = canary or isolate.steering
+    live = steering.map
     rtt_ms = {c.origin: c.rtt_ms for c in live.candidates(plan.colour)} if live is not None else {}
     return {
         "map": plan.version,
@@ -60,7 +70,7 @@ def decision(isolate: Isolate, query: str) -> dict[str, Any]:
                 "origin": o.id,
                 "host": o.host,
                 "state": o.state,
-                "alt_svc": o.alt_svc,
+                "alt_svc": steering.promise(o, now),
                 "weight": o.weight,
                 "rtt_ms": rtt_ms.get(o.id),
             }

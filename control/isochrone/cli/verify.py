@@ -12,15 +12,19 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
-from isochrone.cli.verify_dns import dns_command
+from isochrone.cli.verify_dns import dns_command, run_dns, show_dns
+from isochrone.cli.verify_edge import edge_command, edge_status, run_edge, show_edge
 from isochrone.model import Outcome, Severity
 from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.http3 import EndpointCheck, EndpointChecker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from isochrone.settings import Settings
+    from isochrone.verification.dns import DnsCheck
 
 _COLOURS = {Outcome.OK: "green", Outcome.TARGET_FAILED: "red", Outcome.PROBER_FAILED: "yellow"}
 
@@ -33,6 +37,7 @@ def verify_command() -> None:
 
 
 verify_command.add_command(dns_command)
+verify_command.add_command(edge_command)
 
 
 @verify_command.command("http3")
@@ -50,8 +55,39 @@ def verify_http3(config: str, as_json: bool) -> int:
         click.echo(f"{config}: no origin has an affinity endpoint (alt_svc), so there is nothing to verify")
     else:
         _show(checks)
+    return _status(checks)
+
+
+@verify_command.command("all")
+@click.option("-c", "--config", default="isochrone.toml", show_default=True, help="The configuration file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: `dns`, `http3` and `edge`.")
+def verify_all(config: str, as_json: bool) -> int:
+    """All of it: `verify dns`, `verify http3` and `verify edge`, one after the other. Exit 1 unless all are good."""
+    from isochrone.verification.dns_document import document
+
+    settings, now = settings_of(config), time.time()
+    names = run_dns(settings, now)
+    endpoints = _run_http3(settings)
+    edge = run_edge(settings, time.time())
+    if as_json:
+        told = {
+            "site": settings.site,
+            "checked_at": now,
+            "dns": document(settings.site, names, now),
+            "http3": {"site": settings.site, "checks": [asdict(check) for check in endpoints]},
+            "edge": edge.document(),
+        }
+        click.echo(json.dumps(told, indent=2))
+    else:
+        show_dns(names)
+        _show(endpoints)
+        show_edge(edge)
+    return max(_status(names), _status(endpoints), edge_status(edge))
+
+
+def _status(checks: Sequence[EndpointCheck | DnsCheck]) -> int:
+    """The exit status: what could not be checked is not proved, and only what is proved is good."""
     errors = any(finding.severity is Severity.ERROR for check in checks for finding in check.findings)
-    # What could not be checked is not proved, and only what is proved is good.
     return 1 if errors or any(check.outcome is not Outcome.OK for check in checks) else 0
 
 

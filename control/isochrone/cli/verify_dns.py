@@ -34,7 +34,7 @@ def dns_command(config: str, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(document(settings.site, checks, now), indent=2))
     else:
-        _show(checks)
+        show_dns(checks)
     errors = any(finding.severity is Severity.ERROR for check in checks for finding in check.findings)
     # What could not be checked is not proved, and only what is proved is good.
     return 1 if errors or any(check.outcome is not Outcome.OK for check in checks) else 0
@@ -59,7 +59,8 @@ def run_dns(settings: Settings, now: float) -> tuple[DnsCheck, ...]:
     return asyncio.run(checker.check_all(now=now))
 
 
-def _show(checks: tuple[DnsCheck, ...]) -> None:
+def show_dns(checks: tuple[DnsCheck, ...]) -> None:
+    """For people."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -8,10 +8,11 @@ class ClientError(Exception):
 
     phase = "request"
 
-    def __init__(self, authority: str, problem: str) -> None:
+    def __init__(self, authority: str, problem: str, *, own: bool = False) -> None:
         super().__init__(f"{authority}: {problem}")
         self.authority = authority
         self.problem = problem
+        self.own = own  # this host could not try: nothing was learnt about the endpoint
 
 
 class NoAlternativeError(ClientError):

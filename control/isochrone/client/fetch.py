@@ -15,7 +15,13 @@ from urllib.parse import quote, urlsplit
 
 from isochrone.client import http3, race, tcp
 from isochrone.client.cache import Learnt
-from isochrone.client.errors import ClientError, HandshakeRefusedError, RequestFailedError, UnresolvedError
+from isochrone.client.errors import (
+    ClientError,
+    HandshakeRefusedError,
+    RequestFailedError,
+    UnreachableError,
+    UnresolvedError,
+)
 from isochrone.client.exchange import Request, Response
 from isochrone.client.routes import H3, PROTOCOLS, Kind, Route, region_routes, routes
 
@@ -92,10 +98,15 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A route that was tried, and why it was given up; "" when it answered."""
+    """A route that was tried, and why it was given up; None when it answered."""
 
     route: Route
-    problem: str = ""
+    error: ClientError | None = None
+
+    @property
+    def problem(self) -> str:
+        """The error in words, "" for none."""
+        return str(self.error) if self.error is not None else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,9 +190,9 @@ class Client:
             )
         for index, route in enumerate(wanted):
             last = index == len(wanted) - 1
-            problem = await self._try(done, route, public, tuple(headers), deadline, last=last)
-            done.attempts.append(Attempt(route=route, problem=problem))
-            if not problem:
+            error = await self._try(done, route, public, tuple(headers), deadline, last=last)
+            done.attempts.append(Attempt(route=route, error=error))
+            if error is None:
                 break
         if done.response is not None and region is None:
             self._remember(done)
@@ -197,12 +208,12 @@ class Client:
         deadline: float,
         *,
         last: bool,
-    ) -> str:
-        """One route. Fills in `done` and returns "", or why it did not work."""
+    ) -> ClientError | None:
+        """One route. Fills in `done`, or returns why it did not work."""
         loop = asyncio.get_running_loop()
         url, begun = done.url, loop.time()
         if begun >= deadline:
-            return f"{route.authority}: no time is left of the {self.timeout:g} s"
+            return UnreachableError(route.authority, f"no time is left of the {self.timeout:g} s")
         try:
             addresses = route.addresses
             by = "dns"
@@ -232,13 +243,13 @@ class Client:
             finally:
                 connection.close()
         except ClientError as error:
-            return str(error)
+            return error
         done.response, done.protocol, done.address = response, connection.protocol, connection.address
         done.resolved_by = by
         done.phases |= connection.phases
         done.region = response.get(self.region_header) or ""
         done.alt_svc = response.get("alt-svc")
-        return ""
+        return None
 
     async def _connect(
         self, route: Route, addresses: Sequence[str], url: Url, deadline: float, *, last: bool
@@ -277,7 +288,7 @@ class Client:
         """
         if self.cache is None or done.response is None:
             return
-        failed = [a.route.entry for a in done.attempts if a.problem and a.route.entry is not None]
+        failed = [a.route.entry for a in done.attempts if a.error and a.route.entry is not None]
         age = done.response.get("age") or "0"
         seconds = int(age[:9]) if age.isascii() and age.isdigit() else 0
 

@@ -146,7 +146,7 @@ async def connect(
         link = QuicLink(configuration, address, port, source_address=source_address)
     except OSError as error:
         what = f"cannot send from {source_address}" if source_address else f"cannot send to {address}"
-        raise UnreachableError(authority, f"{what}: {own_fault(error)}") from None
+        raise UnreachableError(authority, f"{what}: {own_fault(error)}", own=True) from None
     connection = Http3Connection(link, authority, alpn)
     link.on_event = connection.on_event
     connection.address = address
@@ -172,7 +172,7 @@ async def _shake_hands(link: QuicLink, authority: str, begun: float, deadline: f
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise UnreachableError(authority, f"no handshake within {deadline - begun:.1f} s") from None
-        raise UnreachableError(authority, own_fault(error)) from None
+        raise UnreachableError(authority, own_fault(error), own=True) from None
     except LinkClosed as closed:
         if closed.error_code is None:
             raise UnreachableError(authority, str(closed)) from None

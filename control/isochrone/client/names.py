@@ -36,6 +36,7 @@ class Service:
     port: int
     protocols: tuple[str, ...]  # ALPN ids
     addresses: tuple[str, ...]  # of `host`, else the record's hints
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,13 @@ class Names:
                 at = (own if target == host else await addresses_of(target)) or interleaved(binding.hints)
                 if not protocols or not at:
                     return None
-                return Service(host=target, port=binding.port or port, protocols=protocols, addresses=at)
+                return Service(
+                    host=target,
+                    port=binding.port or port,
+                    protocols=protocols,
+                    addresses=at,
+                    hints=binding.hints,
+                )
 
             own, records = await asyncio.gather(addresses_of(host), services_of())
             services = [await usable(owner, binding) for owner, binding in records]

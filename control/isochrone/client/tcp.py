@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 READ = 1 << 16  # bytes
+#: at a connect these come from this host; EHOSTUNREACH may also come from a router near the server
+_OWN = {
+    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL,
+    errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT,
+}  # fmt: skip
 
 
 class TcpConnection:
@@ -201,7 +207,8 @@ async def connect(
             ) from None
         if isinstance(error, OSError):
             kind = UnreachableError if writer is None else HandshakeRefusedError
-            raise kind(authority, f"can't connect to {address}: {error.strerror or error}") from None
+            own = writer is None and error.errno in _OWN
+            raise kind(authority, f"can't connect to {address}: {error.strerror or error}", own=own) from None
         raise
     connection = TcpConnection(reader, writer, authority)
     connection.address = address

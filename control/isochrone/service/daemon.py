@@ -17,6 +17,7 @@ from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
 from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples, restated
 from isochrone.service.choosing import Choosing
+from isochrone.service.edge_watch import EDGE, SITE, EdgeWatch
 from isochrone.service.jobs import Jobs
 from isochrone.service.measuring import Measuring, NothingLearntError
 from isochrone.service.publisher import Publisher
@@ -28,6 +29,7 @@ from isochrone.store import retention
 from isochrone.store.errors import StoreError
 from isochrone.store.findings import open_counts
 from isochrone.verification.dns import DnsChecker
+from isochrone.verification.edge import EdgeChecker
 from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
 
@@ -97,6 +99,10 @@ class Daemon:
             settings.verification,
             clock,
         )
+        self.edge: EdgeWatch | None = None
+        if settings.checks_edge:
+            timeout = settings.edge.timeout_seconds
+            self.edge = EdgeWatch(EdgeChecker(settings), store, clock, timeout=timeout)
         self._build_wanted = asyncio.Event()
         self.publisher = Publisher(
             settings, store, self.jobs, self._build_wanted.set, take_over=take_over, clock=clock
@@ -111,7 +117,7 @@ class Daemon:
         self._verified = asyncio.Event()  # each check was made once
         self._tasks: set[asyncio.Task[Any]] = set()
         self.building = False  # a thread is at work that can't be interrupted
-        self.verifying.recall()
+        self.verifying.recall({(EDGE, SITE)} if self.edge else ())
         self.publisher.recall()
         self.agents.recall()
 
@@ -166,6 +172,9 @@ class Daemon:
             bound = verifying.names.round_deadline
             work = partial(self._check, "dns", verifying.dns_round, bound)
             recurring.append(Recurring("dns", settings.dns.interval_seconds, work))
+        if self.edge is not None:
+            look = partial(self.jobs.run, EDGE, self.edge.deadline, self.edge.round, expected=(StoreError,))
+            recurring.append(Recurring(EDGE, settings.edge.interval_seconds, look))
         scheduler = scheduler_of(
             recurring,
             run=self._tracked,

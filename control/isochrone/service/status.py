@@ -34,6 +34,7 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
         else _map(daemon.built.map, now) | {"samples": daemon.built.samples},
         "kv": daemon.publisher.state.document(),
         "findings": {"open": sum(open_findings.values()), **open_findings},  # the history is under /findings
+        "edge": daemon.edge.document() if daemon.edge is not None else None,
         "origins": [_origin(daemon, origin) for origin in daemon.origins],
         "samples": {
             "stored": sum(window_counts.values()),  # within the window

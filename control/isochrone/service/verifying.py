@@ -21,7 +21,7 @@ from isochrone.verification.http3 import verdict
 from isochrone.verification.standing import step, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from isochrone.settings import Verification
     from isochrone.store.sqlite import Store
@@ -89,11 +89,14 @@ class Verifying:
         """Seconds: a check resolves, connects and asks, each bounded by the timeout."""
         return 3 * self._settings.timeout_seconds + len(self.origins) * self._stagger + 10.0
 
-    def recall(self) -> None:
-        """Take up the standings and open findings of the last run, for what is still configured. Raises StoreError."""
+    def recall(self, others: Collection[tuple[str, str]] = ()) -> None:
+        """Take up the standings and open findings of the last run, for what is still configured. Raises StoreError.
+
+        `others` are (job, origin) whose findings somebody else keeps.
+        """
         known = self.wanted()
         jobs = {(e if e in {HEALTH, DNS} else HTTP3, o) for o, e in known}
-        self._open = end_others(self._store, jobs, now=self._clock())
+        self._open = end_others(self._store, jobs | set(others), now=self._clock())
         self.standings = {key: standing for key, standing in self._store.standings().items() if key in known}
 
     def wanted(self) -> set[Key]:
