@@ -218,6 +218,23 @@ def test_one_that_comes_and_goes_moves_things_ever_more_rarely():
     assert 1 <= changes <= 4  # a spare took over; nothing gained by taking it back
 
 
+@pytest.mark.parametrize(("good", "falls"), [(1, 4), (FORGIVEN - 1, 4), (FORGIVEN, 1)])
+def test_falls_are_forgiven_only_after_many_good_rounds(good, falls):
+    """Four times up for so many rounds and then gone: how long it is left alone in the end."""
+    flapping, steady = target(1), target(2)
+    world = World(selection([flapping, steady, target(9, asn=2)]))
+    for _ in range(4):
+        up = 0
+        while up < good:
+            up += flapping in world.round
+            world.go(lambda _: Outcome.OK)
+        while not world.chosen._states[key_of(flapping)].given_up:
+            world.go(lambda t: Outcome.TARGET_FAILED if t is flapping else Outcome.OK)
+    state = world.chosen._states[key_of(flapping)]
+    assert state.falls == falls
+    assert state.retry_at - world.now == pytest.approx(pause(key_of(flapping), falls, 2 * INTERVAL))
+
+
 @given(st.integers(1, 10_000), st.integers(1, 255), st.floats(0.1, 1e6))
 def test_pauses_grow_to_a_bound_and_are_the_same_every_time(falls, host, first):
     key = ("203.0.113." + str(host), 443)
