@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from isochrone.verification.http3_timing import Timing
     from isochrone.verification.http3_visit import Visit, Visitor
 
-FAILURES = 2  # connections that fail before no more are made
+FAILURES = (
+    2  # connections that fail before no more are made: one alone is no finding, unless it is half of all
+)
 RESUMPTIONS = 2  # tickets of which one must be taken: a server may have changed its keys just now
 LOSSES = 2  # connections with lost packets that make a finding, if they are half of all
 
@@ -109,7 +111,7 @@ def judge(depth: Depth, *, slow_ms: float) -> Iterator[Trouble]:
             "region_alternates", f"{len(depth.regions)} connections in a row were answered by {row}"
         )
     failed = [visit.failed for visit in visits if visit.failed is not None]
-    if failed:
+    if len(failed) >= FAILURES or len(failed) * 2 >= len(visits):
         yield Trouble("unsteady", f"{len(failed)} of {len(visits)} connections failed: {failed[0].evidence}")
     lost = sum(visit.lost for visit in visits)
     if lost >= LOSSES and lost * 2 >= len(visits):

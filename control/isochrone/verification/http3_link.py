@@ -58,7 +58,7 @@ class _Connection(Connection):
 class EndpointLink(QuicLink):
     """One connection to an address of an endpoint. Raises OSError as QuicLink does.
 
-    `ticket` resumes an earlier session (RFC 8446 section 2.2); the server's new ones are in `tickets`.
+    A configuration with a session ticket resumes an earlier session (RFC 8446 section 2.2); the server's new tickets are in `tickets`.
     """
 
     quic: _Connection
