@@ -54,15 +54,22 @@ class Deepening:
         self._endpoints = endpoints
         self._settings = settings
         self._clock = clock
+        self._turned_at = clock()  # Unix time up to which turns were given
         self._last: dict[str, float] = {}
         self._found: dict[str, tuple[Finding, ...]] = {}
         self.broken: set[str] = set()  # origins whose last thorough check failed
 
     @property
-    def share(self) -> int:
-        """How many endpoints a round may take, so that each has its turn in time and not all at once."""
-        rounds = max(1.0, self._settings.deep_interval_seconds / self._settings.interval_seconds)
-        return max(1, math.ceil(len(self._origins) / rounds))
+    def pace(self) -> float:
+        """Seconds from the turn of one endpoint to that of the next: evenly spread, so that the probes beside are left in peace."""
+        return self._settings.deep_interval_seconds / max(1, len(self._origins))
+
+    def _share(self, now: float) -> int:
+        """How many turns have come up since they were last asked for; those that were missed are not caught up with."""
+        at_most = math.ceil(self._settings.interval_seconds / self.pace)
+        share = min(at_most, int((now - self._turned_at) / self.pace))
+        self._turned_at = max(self._turned_at + share * self.pace, now - at_most * self.pace)
+        return share
 
     @property
     def deadline(self) -> float:
@@ -71,10 +78,11 @@ class Deepening:
 
     async def round(self) -> None:
         """Check those whose turn it is, one after the other: handshakes in a row must not make the probes beside them late."""
+        now = self._clock()
+        interval = self._settings.deep_interval_seconds
         turn = due(
-            list(self._origins), self._last, self.broken,
-            now=self._clock(), interval=self._settings.deep_interval_seconds, share=self.share,
-        )  # fmt: skip
+            list(self._origins), self._last, self.broken, now=now, interval=interval, share=self._share(now)
+        )
         for origin in turn:
             checks = await self._endpoints.check(self._origins[origin], now=self._clock(), deep=True)
             self._take(origin, checks)
