@@ -115,7 +115,13 @@ class Forge:
         return gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), 1)
 
     def twisted(self) -> bytes:
-        """A batch of the right form, at first sight, with wrong values in some of its lines."""
+        """A batch with wrong values in some of its lines; mostly one of the right form, so that more than its form is judged."""
+        body = self._twisted()
+        while self.rng.random() < 0.8 and not _is_of_the_form(body):
+            body = self._twisted()
+        return body
+
+    def _twisted(self) -> bytes:
         rng = self.rng
         headers, rows = self.wrong_fields()
         count = rng.randint(1, 12)
@@ -152,6 +158,14 @@ class Forge:
             if not data:
                 break
         return bytes(data) if packed else gzip.compress(data, 1)
+
+
+def _is_of_the_form(body: bytes) -> bool:
+    try:
+        wire.decode(body)
+    except wire.MalformedError:
+        return False
+    return True
 
 
 def is_good(body: bytes, forge: Forge) -> bool:
