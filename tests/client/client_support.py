@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass, field
 
 from isochrone.client.cache_file import CacheFile
-from isochrone.client.fetch import Client, Url
+from isochrone.client.fetch import Client
 from isochrone.client.names import Names
 from isochrone.client.tcp import tls_context
+from isochrone.client.url import Url
 from isochrone.lab.app import AppResponse
 from isochrone.lab.authority import Authority
 from isochrone.lab.front import Front

@@ -7,8 +7,9 @@ from client_support import SITE, a_world
 
 from isochrone.client.cache import Learnt
 from isochrone.client.exchange import Request
-from isochrone.client.fetch import BadUrl, Region, Url
+from isochrone.client.fetch import Region
 from isochrone.client.names import Names
+from isochrone.client.url import BadUrl, Url
 
 
 async def test_it_is_pinned_and_then_goes_to_the_region(tmp_path):
@@ -175,7 +176,7 @@ async def test_answers_that_are_no_http_are_told(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "http://a/", "https://", "https://a:0/", "https://a:70000/", "https://u@a/", "https://a b/", "https://[::1", "ftp://a"],
+    ["", "x", "http://a/", "https://", "https://a:0/", "https://a:70000/", "https://u@a/", "https://a b/", "https://[::1", "ftp://a", "https://a..b/", "https://-a/", "https://" + "a" * 64 + "/"],
 )  # fmt: skip
 def test_what_is_no_url_is_told(text):
     with pytest.raises(BadUrl):

@@ -72,6 +72,23 @@ async def test_aliases_are_followed_and_end(names):
     assert "no address of missing.example.test" in (await resolve(names, "missing.example.test")).problem
 
 
+async def test_what_is_no_name_is_not_asked_for(names):
+    for name in ("a..b", "x" * 64, "a b", "-a.test", "a\x00.test", "."):
+        found = await resolve(names, name)
+        assert (found.addresses, found.services) == ((), ())
+        assert "is not a host name" in found.problem
+
+
+async def test_a_dropped_question_for_the_record_does_not_hold_up_the_addresses():
+    async def drop(request, response):
+        return None if request.rdtype == "HTTPS" else response
+
+    async with DnsServer([read_zone("example.test", ZONE)], resolver=True, faults=[drop]) as server:
+        found = await resolve(Names(servers=[server.at()], timeout=60), "eu.example.test")
+    assert found.addresses == ("::1", "127.0.0.2", "127.0.0.3")
+    assert found.services == ()
+
+
 async def test_what_is_given_needs_no_dns():
     nobody = Names(
         given={("a.test", 443): ("127.0.0.1", "::1"), ("*", 1): ("127.0.0.5",)}, configured={"c.test": ("127.0.0.6",)}

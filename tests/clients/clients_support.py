@@ -18,9 +18,10 @@ import aiohttp
 import curl_cffi
 
 from isochrone.client.cache_file import CacheFile
-from isochrone.client.fetch import Client, Url
+from isochrone.client.fetch import Client
 from isochrone.client.names import Names
 from isochrone.client.tcp import tls_context
+from isochrone.client.url import Url
 from isochrone.lab.front import EdgeApp, Front
 from isochrone.lab.internet import SmallInternet
 from isochrone.lab.local_edge import EdgeOrigin, LocalEdge

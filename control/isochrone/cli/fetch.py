@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isochrone.cli import Failure, FiniteRange
-from isochrone.client.fetch import BadUrl, Client, Fetched, Region, Url
+from isochrone.client.fetch import Client, Fetched, Region
 from isochrone.client.routes import PROTOCOLS
+from isochrone.client.url import BadUrl, Url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

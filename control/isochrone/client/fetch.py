@@ -11,7 +11,6 @@ import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
 
 from isochrone.client import http3, race, tcp
 from isochrone.client.cache import Learnt
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from isochrone.client.cache_file import CacheFile
     from isochrone.client.exchange import Connection
     from isochrone.client.names import Names, Resolved
+    from isochrone.client.url import Url
     from isochrone.verification.certificates import TrustStore
 
 MISDIRECTED = 421  # RFC 9110 section 15.5.20: this connection is not for this host
@@ -40,50 +40,6 @@ HTTP3_SECONDS = 2.0  # for a handshake when something else is left to try
 HTTP3_SHARE = 1 / 3  # of the whole, for the same
 DNS_SHARE = 1 / 2
 _DESCRIBED = re.compile(r'([a-z]+);desc="([^"]*)"')
-
-
-class BadUrl(ValueError):
-    """It names nothing that can be fetched; one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Url:
-    """An https URL."""
-
-    host: str  # IPv6 addresses in brackets
-    port: int
-    path: str  # and query
-
-    @property
-    def authority(self) -> str:
-        """As the request has it."""
-        return self.host if self.port == 443 else f"{self.host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"https://{self.authority}{self.path}"
-
-    @classmethod
-    def parse(cls, text: str) -> Url:
-        """Raises BadUrl."""
-        try:
-            parts = urlsplit(text)
-            port, host = parts.port, parts.hostname or ""
-        except ValueError as error:
-            raise BadUrl(f"{text!r} is not a URL: {error}") from None
-        if parts.scheme != "https":
-            raise BadUrl(f"{text!r} does not begin with https://, and Alt-Svc is believed over TLS only")
-        if not host or parts.username is not None or port == 0:
-            raise BadUrl(f"{text!r} must have a host, and no user name or port 0")
-        try:
-            host = host if ":" in host else host.encode("idna").decode("ascii")
-        except UnicodeError:
-            raise BadUrl(f"{text!r}: {host!r} is not a host name") from None
-        if not re.fullmatch(r"[0-9A-Za-z._:-]+", host):
-            raise BadUrl(f"{text!r}: {host!r} is not a host name")
-        target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._") + (
-            "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?") if parts.query else ""
-        )
-        return cls(f"[{host}]" if ":" in host else host.removesuffix("."), port or 443, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

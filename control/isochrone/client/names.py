@@ -8,6 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from isochrone.checks import host_name
 from isochrone.client.cache import normal
 from isochrone.client.race import interleaved
 from isochrone.probing.prober import ProberTrouble, is_address
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 443
 ALIAS_LIMIT = 8  # AliasMode records that are followed (RFC 9460 section 3 asks for a limit)
+RECORD_SECONDS = 0.5  # for the HTTPS record once an address is known
 ANY_HOST = "*"
 KNOWN = frozenset({b"h3", b"h2", b"http/1.1"})
 
@@ -79,8 +81,18 @@ class Names:
             return Resolved(host=host, addresses=interleaved(override), by="given")
         if self.configured.get(host):
             return Resolved(host=host, addresses=interleaved(self.configured[host]), by="configured")
+        try:
+            host_name(host)
+        except ValueError as error:
+            return Resolved(host=host, addresses=(), problem=str(error))
         left = max(0.1, deadline - asyncio.get_running_loop().time())
-        found = await self._ask_dns(host, port, min(self.timeout, left))
+        try:
+            async with asyncio.timeout(left):
+                found = await self._ask_dns(host, port, min(self.timeout, left))
+        except TimeoutError:
+            found = Resolved(
+                host=host, addresses=(), problem=f"DNS gave no answer for {host} within {left:.1f} s"
+            )
         if found.addresses or found.services or self.servers:
             return found
         with contextlib.suppress(ProberTrouble):  # names that only this system knows, as those in /etc/hosts
@@ -130,7 +142,14 @@ class Names:
                     hints=binding.hints,
                 )
 
-            own, records = await asyncio.gather(addresses_of(host), services_of())
+            asking = asyncio.ensure_future(services_of())
+            try:
+                own = await addresses_of(host)
+                # Some resolvers drop questions for HTTPS records: who has an address does not wait long for them.
+                await asyncio.wait({asking}, timeout=RECORD_SECONDS if own else None)
+                records = asking.result() if asking.done() else []
+            finally:
+                asking.cancel()
             services = [await usable(owner, binding) for owner, binding in records]
         good = tuple(service for service in services if service is not None)
         problem = "" if own or good else f"no address of {host} was found in DNS"

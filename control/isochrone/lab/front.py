@@ -5,6 +5,7 @@ It says who the client is (`request.cf`), which a browser can't, and can be told
 
 from __future__ import annotations
 
+import errno
 import json
 import ssl
 from contextlib import AsyncExitStack
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "host"})
 TIMEOUT = aiohttp.ClientTimeout(total=20)
+TRIES = 20
 
 
 @dataclass(slots=True)
@@ -105,23 +107,33 @@ class Front:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        try:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(self._certificate.chain, self._certificate.key)
-            context.set_alpn_protocols(list(self._alpn))
-            self.port = await self._stack.enter_async_context(
-                serve_streams((self.address, self.port), context, self.app)
-            )
-            if self._http3:
-                configuration = quic_server_configuration(
-                    str(self._certificate.chain), str(self._certificate.key)
-                )
-                server = await serve_http3((self.address, self.port), configuration, self.app)
-                self._stack.callback(server.close)
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        for left in reversed(range(TRIES)):
+            try:
+                await self._begin(self.port)
+            except OSError as error:
+                await self._stack.aclose()
+                # A port that is free for TCP may be taken for UDP: then another one is tried.
+                if error.errno != errno.EADDRINUSE or self.port or not left:
+                    raise
+            except BaseException:
+                await self._stack.aclose()
+                raise
+            else:
+                break
         return self
+
+    async def _begin(self, port: int) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self._certificate.chain, self._certificate.key)
+        context.set_alpn_protocols(list(self._alpn))
+        found = await self._stack.enter_async_context(serve_streams((self.address, port), context, self.app))
+        if self._http3:
+            configuration = quic_server_configuration(
+                str(self._certificate.chain), str(self._certificate.key)
+            )
+            server = await serve_http3((self.address, found), configuration, self.app)
+            self._stack.callback(server.close)
+        self.port = found
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

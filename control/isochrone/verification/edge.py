@@ -7,14 +7,15 @@ import json
 import os
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from isochrone.client.errors import CertificateRefusedError, ClientError, UnresolvedError
-from isochrone.client.fetch import Client, Fetched, Url
+from isochrone.client.fetch import Client, Fetched
 from isochrone.client.names import Names
 from isochrone.client.tcp import tls_context
+from isochrone.client.url import Url
 from isochrone.model import Finding, Outcome, Severity
 from isochrone.publishing.kv import Kv
 from isochrone.publishing.kv_errors import KvError
@@ -131,8 +132,7 @@ class EdgeChecker:
         if not found.addresses:
             nothing = View(protocol="", error="unresolved", problem=found.problem)
             return Seen(views=(nothing,))
-        client = self._client
-        client.names = Names(given={(settings.site, edge.port): found.addresses})
+        client = replace(self._client, names=Names(given={(settings.site, edge.port): found.addresses}))
         published = await self._published()
         for left in reversed(range(TRIES)):
             before = await self._own(client, secret)
