@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import sqlite3
 import threading
@@ -17,6 +18,8 @@ from isochrone.store.errors import StoreError, explain
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+log = logging.getLogger(__name__)
 
 BUSY_MS = 5_000  # how long a call waits for a short lock, e.g. of the sqlite3 shell
 _SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
@@ -159,6 +162,9 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 def _make_shrinkable(connection: sqlite3.Connection) -> None:
     """Once, for a file from before files could shrink; without room on the disk it stays as it is."""
     if _pragma(connection, "auto_vacuum") == 0:
+        log.info(
+            "the store is rewritten once, so that its file can shrink; that takes a while when it is large"
+        )
         with contextlib.suppress(sqlite3.Error):
             connection.execute(_SHRINKABLE)
             connection.execute("VACUUM")
