@@ -301,6 +301,20 @@ def test_a_restart_changes_nothing(targets, rounds, restart):
     }
 
 
+def test_an_agent_with_an_older_plan_makes_nothing_worse():
+    """It goes on probing a target that was given up: its silence counts once it is due again, its answer always."""
+    dead = target(1)
+    world = World(selection([dead, target(9, asn=2)]))
+    while not world.chosen._states[key_of(dead)].given_up:
+        world.go(lambda t: Outcome.TARGET_FAILED if t is dead else Outcome.OK)
+    state = world.chosen._states[key_of(dead)]
+    world.chosen.note(key_of(dead), Outcome.TARGET_FAILED)
+    world.chosen.next_round(world.now + 1.0)
+    assert world.chosen._states[key_of(dead)] == state
+    world.chosen.note(key_of(dead), Outcome.OK)
+    assert dead in world.chosen.next_round(world.now + 2.0)
+
+
 def test_another_list_keeps_what_is_known():
     one, two, three = target(1), target(2), target(3)
     world = World(selection([one, two]))

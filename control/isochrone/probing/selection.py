@@ -77,7 +77,9 @@ class Selection:
             before = self._states.get(key, _NEW)
             if outcome is Outcome.OK:
                 after = answered(before)
-            elif key in silent:
+            elif (
+                key in silent and before.retry_at <= now
+            ):  # an agent may go on with a plan from before it was given up
                 after = stayed_silent(before, key, now, first_pause=self._first_pause)
             else:
                 continue
