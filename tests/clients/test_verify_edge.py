@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from email.utils import formatdate
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,6 +29,32 @@ from isochrone.verification.edge_faults import FAULTS
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 OTHER_NAMESPACE = "0ther0000000000000000000000000000"
+DOC = Path(__file__).parents[2] / "docs" / "FINDINGS.md"
+#: what is wrong -> the one finding that it gives, beside those of FRONTS
+INJECTED = {
+    "this host can't read KV": "not_checked",
+    "no secret is given": "no_secret",
+    "the site's name has no address": "unresolved",
+    "nothing answers at the site's address": "unreachable",
+    "the edge's certificate is for another host": "certificate",
+    "nobody trusted issued the edge's certificate": "certificate",
+    "the site answers 404": "status",
+    "the site's name leads past the Worker to an origin": "no_worker",
+    "the secret is wrong": "closed",
+    "KV holds no map": "no_map",
+    "the manifest names a map that is damaged": "kv_trouble",
+    "the Worker is bound to another namespace": "old_map",
+    "the daemon has ended": "stale_map",
+    "a variable of the Worker is no number": "variables",
+    "pages and the decision see different clients": "wrong_origin",
+    "regional names are exchanged": "wrong_region",
+    "clear is stripped": "alt_svc_removed",
+    "an Alt-Svc where none is promised": "alt_svc_added",
+    "the HTTPS record offers h3 and UDP is closed": "https_protocol",
+    "the HTTPS record has another port": "https_address",
+    "a hint of the HTTPS record is stale": "https_address",
+    "the HTTPS record leads to another host": "https_address",
+}
 CLOUDFLARES = 'h3=":443"; ma=86400'
 
 
@@ -117,7 +144,9 @@ async def test_a_healthy_edge_has_no_finding(lab):
 
 
 async def test_an_edge_without_a_map(world):
-    assert [finding.check for finding in world.without_map.findings] == ["edge.no_map"]
+    assert [finding.check for finding in world.without_map.findings] == [
+        "edge." + INJECTED["KV holds no map"]
+    ]
 
 
 def fields(change):
@@ -182,25 +211,25 @@ async def test_a_promise_that_nobody_made(lab):
     await lab.publish(endpoints=False)
     assert await kinds(lab) == set()
     lab.front.app.change = fields(lambda headers: [*headers, ("alt-svc", CLOUDFLARES)])
-    assert await kinds(lab) == {"alt_svc_added"}
+    assert await kinds(lab) == {INJECTED["an Alt-Svc where none is promised"]}
 
 
 async def test_clear_arrives_as_such(lab):
     await lab.publish(withdrawn=[lab.ids[0]])
     assert await kinds(lab) == set()
     lab.front.app.change = fields(without("alt-svc"))
-    assert await kinds(lab) == {"alt_svc_removed"}
+    assert await kinds(lab) == {INJECTED["clear is stripped"]}
 
 
 async def test_the_edge_forwards_elsewhere_than_it_says(lab):
     first, second = ({"asn": lab.asn(origin), "country": "DE"} for origin in lab.ids)
     lab.front.app.cf_of = lambda request: first if request.target.startswith("/.isochrone/") else second
-    assert await kinds(lab) == {"wrong_origin"}
+    assert await kinds(lab) == {INJECTED["pages and the decision see different clients"]}
 
 
 async def test_a_regional_name_leads_to_another_region(lab):
     await lab.publish(swapped=True)
-    assert await kinds(lab) == {"wrong_region"}
+    assert await kinds(lab) == {INJECTED["regional names are exchanged"]}
 
 
 async def test_the_next_candidate_is_right_when_the_first_is_dead(lab):
@@ -215,7 +244,7 @@ async def test_an_edge_that_reads_another_namespace_answers_an_old_map(lab):
     manifest = {
         "version": "20261130T000000Z-1", "key": "map/20261130T000000Z-1", "sha256": "0" * 64, "origins": ["a"], "cells": 1,
     }  # fmt: skip
-    for age, expected in ((600, {"old_map"}), (60, set())):
+    for age, expected in ((600, {INJECTED["the Worker is bound to another namespace"]}), (60, set())):
         told = {**manifest, "built_at": time.time() - age}
         await lab.put("map/current", json.dumps(told).encode(), namespace=OTHER_NAMESPACE)
         assert await kinds(lab, kv={"namespace_id": OTHER_NAMESPACE}) == expected
@@ -223,7 +252,7 @@ async def test_an_edge_that_reads_another_namespace_answers_an_old_map(lab):
 
 async def test_nobody_publishes_any_more(lab):
     await lab.publish(built_at=time.time() - 600)
-    assert await kinds(lab, publishing={"refresh_seconds": 250}) == {"stale_map"}
+    assert await kinds(lab, publishing={"refresh_seconds": 250}) == {INJECTED["the daemon has ended"]}
     assert await kinds(lab, publishing={"refresh_seconds": 350}) == set()
 
 
@@ -235,7 +264,7 @@ async def test_the_edge_can_t_use_the_newest_map(lab):
     found = set()
     while not found and time.monotonic() < end:
         found = await kinds(lab)
-    assert found == {"kv_trouble"}
+    assert found == {INJECTED["the manifest names a map that is damaged"]}
 
 
 async def test_variables_of_the_worker_that_are_wrong(lab):
@@ -249,56 +278,70 @@ async def test_variables_of_the_worker_that_are_wrong(lab):
         )
 
     lab.front.app.change = change
-    assert await kinds(lab) == {"variables"}
+    assert await kinds(lab) == {INJECTED["a variable of the Worker is no number"]}
 
 
 async def test_the_secret(lab):
-    assert await kinds(lab, secret="wrong") == {"closed"}
-    assert await kinds(lab, secret="") == {"no_secret"}
+    assert await kinds(lab, secret="wrong") == {INJECTED["the secret is wrong"]}
+    assert await kinds(lab, secret="") == {INJECTED["no secret is given"]}
 
 
 async def test_a_site_that_can_t_be_asked(lab, tmp_path):
     stranger = Authority(tmp_path)
-    assert await kinds(lab, verification={"trust_store": stranger.ca_pem}) == {"certificate"}
+    assert await kinds(lab, verification={"trust_store": stranger.ca_pem}) == {
+        INJECTED["nobody trusted issued the edge's certificate"]
+    }
     nobody = lab.net.authority.issue("nobody", "nobody.test")
     async with Front(lab.front.app, nobody) as front:
-        assert await kinds(lab, edge={"port": front.port}) == {"certificate"}
-    assert await kinds(lab, edge={"port": front.port}) == {"unreachable"}
+        assert await kinds(lab, edge={"port": front.port}) == {
+            INJECTED["the edge's certificate is for another host"]
+        }
+    assert await kinds(lab, edge={"port": front.port}) == {INJECTED["nothing answers at the site's address"]}
     async with dns(lab, "", address="") as names:
-        assert await kinds(lab, dns=names, edge={"addresses": []}) == {"unresolved"}
-    assert await kinds(lab, verification={"path": "/status/404"}) == {"status"}
+        assert await kinds(lab, dns=names, edge={"addresses": []}) == {
+            INJECTED["the site's name has no address"]
+        }
+    assert await kinds(lab, verification={"path": "/status/404"}) == {INJECTED["the site answers 404"]}
 
 
 async def test_an_answer_that_did_not_go_through_the_worker(lab):
     address, port = next(iter(lab.net.origins.values())).https
-    assert await kinds(lab, edge={"addresses": [address], "port": port}) == {"no_worker"}
+    assert await kinds(lab, edge={"addresses": [address], "port": port}) == {
+        INJECTED["the site's name leads past the Worker to an origin"]
+    }
 
 
 async def test_kv_that_can_t_be_read_is_not_the_edge_s_fault(lab):
     parts = urlsplit(lab.edge.kv_api)
     nobody = {"base_url": f"http://127.0.0.1:1{parts.path}", "timeout_seconds": 1}
     result = await check(lab, kv=nobody, edge={"timeout_seconds": 3})
-    assert [finding.check for finding in result.findings] == ["edge.not_checked"]
+    assert [finding.check for finding in result.findings] == ["edge." + INJECTED["this host can't read KV"]]
     assert result.outcome is Outcome.PROBER_FAILED
 
 
 @pytest.mark.parametrize(
-    ("record", "kind"),
+    ("record", "name"),
     [
         ('1 www.isochrone.test. alpn="h2" port={port}', None),
-        ('1 www.isochrone.test. alpn="h3,h2" port={port}', "https_protocol"),
-        ('1 www.isochrone.test. alpn="h2" port=1', "https_address"),
-        ('1 www.isochrone.test. alpn="h2" port={port} ipv4hint=127.0.0.9', "https_address"),
-        ('1 elsewhere.isochrone.test. alpn="h2" port={port} ipv4hint=127.0.0.9', "https_address"),
+        ('1 www.isochrone.test. alpn="h3,h2" port={port}', "the HTTPS record offers h3 and UDP is closed"),
+        ('1 www.isochrone.test. alpn="h2" port=1', "the HTTPS record has another port"),
+        (
+            '1 www.isochrone.test. alpn="h2" port={port} ipv4hint=127.0.0.9',
+            "a hint of the HTTPS record is stale",
+        ),
+        (
+            '1 elsewhere.isochrone.test. alpn="h2" port={port} ipv4hint=127.0.0.9',
+            "the HTTPS record leads to another host",
+        ),
     ],
 )
-async def test_https_records_of_a_site_without_http3(lab, record, kind):
+async def test_https_records_of_a_site_without_http3(lab, record, name):
     async with (
         EdgeApp(lab.edge.url, cf=lab.front.app.cf) as app,
         Front(app, lab.certificate, http3=False) as front,
         dns(replace(lab, front=front), record.format(port=front.port)) as names,
     ):
-        assert await kinds(replace(lab, front=front), dns=names) == ({kind} - {None})
+        assert await kinds(replace(lab, front=front), dns=names) == ({INJECTED[name]} if name else set())
 
 
 CONFIG = """\
@@ -372,18 +415,6 @@ async def test_verify_all_is_one_document(lab, tmp_path):
         assert out.count("error: edge.alt_svc_removed: ") == 3
 
 
-async def test_a_trust_store_that_can_t_be_used_ends_the_command(tmp_path):
-    config = tmp_path / "isochrone.toml"
-    (tmp_path / "empty.pem").touch()
-    config.write_text(
-        'site = "a.test"\n[verification]\ntrust_store = "empty.pem"\n'
-        '[[origins]]\nid = "a"\nhost = "b.test"\nlatitude = 1\nlongitude = 1\n'
-    )
-    status, out, err = await isochrone("verify", "edge", "-c", str(config))
-    assert (status, out) == (2, "")
-    assert "holds no certificates in PEM form" in err
-
-
 async def test_the_daemon_keeps_what_was_found(lab, tmp_path):
     checker = EdgeChecker(settings(lab), {"ISOCHRONE_SECRET": SECRET})
     with Store.open(tmp_path / "state.sqlite") as store:
@@ -401,3 +432,14 @@ async def test_the_daemon_keeps_what_was_found(lab, tmp_path):
         await watch.round()
         assert history(store, only_open=True) == []
         assert watch.document()["outcome"] == "ok"
+
+
+async def test_faults_are_documented_as_they_are_injected():
+    section = DOC.read_text().partition("\n## Edge faults\n")[2].partition("\n## ")[0]
+    rows = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| ")][
+        1:
+    ]
+    injected = INJECTED | {name: kind for name, (kind, _) in FRONTS.items()}
+    assert rows == [(name, f"`edge.{kind}`") for name, kind in injected.items()]
+    assert set(injected.values()) == set(FAULTS)
+    assert f"{len(injected)} kinds of fault" in section

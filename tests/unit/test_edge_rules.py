@@ -1,12 +1,14 @@
 """What verification says of the edge, from what was seen; docs/FINDINGS.md names the same findings."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isochrone.cli import main
 from isochrone.client.names import Service
 from isochrone.settings import Settings
 from isochrone.verification.edge_faults import FAULTS
@@ -157,3 +159,17 @@ def test_findings_are_documented_as_they_are():
     assert [(kind, *re.split(r" \| ", cells)) for kind, cells in rows] == [
         (kind, f.meaning, f.severity.value, f.source or "-", f.advice) for kind, f in FAULTS.items()
     ]
+
+
+def test_a_trust_store_that_can_t_be_used_ends_the_command(tmp_path, capsys, monkeypatch):
+    config = tmp_path / "isochrone.toml"
+    (tmp_path / "empty.pem").touch()
+    config.write_text(
+        'site = "a.test"\n[verification]\ntrust_store = "empty.pem"\n'
+        '[[origins]]\nid = "a"\nhost = "b.test"\nlatitude = 1\nlongitude = 1\n'
+    )
+    monkeypatch.setattr(sys, "argv", ["isochrone", "verify", "edge", "-c", str(config)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "holds no certificates in PEM form" in capsys.readouterr().err
