@@ -151,12 +151,13 @@ def test_what_is_slower_than_tcp():
     def of(ms):
         return Timing(5, ms, ms, ms, 0.0)
 
-    assert "by QUIC, 40.0 ms by TCP and TLS (h2)" in slower_than_tcp(
-        {"h3": of(281), "h2": of(40), "h1": of(50)}
-    )
-    assert slower_than_tcp({"h3": of(279), "h2": of(40), "h1": of(50)}) == ""
-    assert slower_than_tcp({"h3": of(1e6), "h2": None, "h1": None}) == ""
-    assert slower_than_tcp({"h3": None, "h2": of(1), "h1": of(1)}) == ""
+    def slower(timings):
+        return slower_than_tcp(timings, slow_ms=1000)
+
+    assert "by QUIC, 40.0 ms by TCP and TLS (h2)" in slower({"h3": of(281), "h2": of(40), "h1": of(50)})
+    assert slower({"h3": of(279), "h2": of(40), "h1": of(50)}) == ""
+    assert slower({"h3": of(1e6), "h2": None, "h1": None}) == ""
+    assert slower({"h3": None, "h2": of(1), "h1": of(1)}) == ""
 
 
 def test_codes_in_words():

@@ -155,7 +155,7 @@ FAULTS: tuple[H3Fault, ...] = (
     H3Fault(
         "slow handshakes", "handshake_slow", {IPV4: Place(Manner(wire=partial(Delay, 0.4)), tcp=False)}, _SLOW
     ),
-    _manner("UDP is delayed, TCP is not", "slower_than_tcp", {"slow_ms": 60_000.0}, wire=partial(Delay, 0.5)),
+    _manner("UDP is delayed, TCP is not", "slower_than_tcp", {"slow_ms": 2000.0}, wire=partial(Delay, 0.5)),
     _manner("tickets that are not taken", "resumption", tickets="forgotten"),
     _manner("no tickets", "no_tickets", tickets="none"),
     _manner("0-RTT offered and rejected", "early_data", tickets="no_early_data"),

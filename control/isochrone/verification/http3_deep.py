@@ -119,7 +119,7 @@ def judge(depth: Depth, *, slow_ms: float) -> Iterator[Trouble]:
     times = depth.samples.get("h3", [])
     if times and (median := statistics.median(times)) > slow_ms:
         yield Trouble("handshake_slow", f"median handshake {median:.0f} ms of {len(times)}")
-    elif slower := slower_than_tcp(depth.timings):
+    elif slower := slower_than_tcp(depth.timings, slow_ms=slow_ms):
         yield Trouble("slower_than_tcp", slower)
     yield from depth.troubles
     told = {trouble.kind for trouble in visits[0].troubles}

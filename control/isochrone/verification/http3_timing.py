@@ -16,9 +16,9 @@ from isochrone.probing.http import HttpProber
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: QUIC takes one round trip where TCP and TLS take two: beyond this share of their time, and this much more, something is wrong.
-#: The fastest of each are compared: what is slow on a busy host only now and then says nothing about the path.
-TCP_SHARE, TCP_SLACK_MS = 2.0, 200.0
+#: QUIC takes one round trip where TCP and TLS take two: beyond this share of their time, and this share of what is slow at all more,
+#: something is wrong. The fastest of each are compared: what is slow on a busy host only now and then says nothing about the path.
+TCP_SHARE, SLOW_SHARE = 2.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,17 @@ def timing(samples: Sequence[float]) -> Timing | None:
     )
 
 
-def slower_than_tcp(timings: dict[str, Timing | None]) -> str:
-    """The evidence that QUIC is far slower than TCP on this path; empty when it is not, or is not known."""
+def slower_than_tcp(timings: dict[str, Timing | None], *, slow_ms: float) -> str:
+    """The evidence that QUIC is far slower than TCP on this path; empty when it is not, or is not known.
+
+    `slow_ms`: from when a handshake is slow at all.
+    """
     quic = timings.get("h3")
     others = [(name, t) for name in ("h2", "h1") if (t := timings.get(name)) is not None]
     if quic is None or not others:
         return ""
     name, tcp = min(others, key=lambda other: other[1].min_ms)
-    if quic.min_ms <= TCP_SHARE * tcp.min_ms + TCP_SLACK_MS:
+    if quic.min_ms <= TCP_SHARE * tcp.min_ms + SLOW_SHARE * slow_ms:
         return ""
     return f"the fastest handshake took {quic.min_ms:.1f} ms by QUIC, {tcp.min_ms:.1f} ms by TCP and TLS ({name})"
 
