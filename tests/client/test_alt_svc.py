@@ -51,6 +51,11 @@ def test_malformed(value):
         parse_alt_svc(value)
 
 
+def quoted(text, *, always=False):
+    """A quoted string (RFC 9110 section 5.6.4): what must be escaped is, and everything if `always`."""
+    return '"' + "".join(f"\\{c}" if always or c in '"\\' else c for c in text) + '"'
+
+
 HOST = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z]{2,8}){0,3}", fullmatch=True)
 ALTERNATIVES = st.lists(
     st.builds(
@@ -74,6 +79,42 @@ def test_what_is_written_is_read(alternatives, space):
         for a in alternatives
     )
     assert parse_alt_svc(value) == tuple(alternatives)
+
+
+TOKEN = "!#$&'*+-.^_`|~0123456789abcXYZ"  # what needs no percent-encoding, RFC 7838 section 3
+OTHERS = st.lists(
+    st.tuples(
+        st.text("abcxyz-_", min_size=3, max_size=8).filter(lambda name: name.lower() != "persist"),
+        st.text(TOKEN, min_size=1, max_size=8) | st.text('ab,;= "\\', max_size=12).map(quoted),
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=1, max_size=6), HOST | st.just(""), st.integers(0, 65_535), st.integers(0, LONGEST_AGE), OTHERS,
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([", ", ",", " ,, ", ",\t"]),
+)  # fmt: skip
+def test_any_protocol_any_quoting_any_parameter(alternatives, comma):
+    """What RFC 7838's grammar allows is read, whatever stands in it that this client does not know."""
+    value = comma.join(
+        "".join(chr(o) if chr(o) in TOKEN else f"%{o:02X}" for o in protocol)
+        + "=" + quoted(f"{host}:{port}", always=escape)
+        + "".join(f"; {name}={text}" for name, text in others)
+        + (f'; MA="{age}"' if escape else f" ;\tma={age}")
+        for protocol, host, port, age, others, escape in alternatives
+    )  # fmt: skip
+    assert parse_alt_svc(value) == tuple(
+        Alternative(protocol.decode("latin-1"), host, port, age)
+        for protocol, host, port, age, _, _ in alternatives
+    )
 
 
 @given(st.text(max_size=80))

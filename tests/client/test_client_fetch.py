@@ -9,7 +9,10 @@ from isochrone.client.cache import Learnt
 from isochrone.client.exchange import Request
 from isochrone.client.fetch import Region
 from isochrone.client.names import Names
+from isochrone.client.routes import Kind, Route
 from isochrone.client.url import BadUrl, Url
+from isochrone.lab.dns_server import DnsServer
+from isochrone.lab.dns_zone import read_zone
 
 
 async def test_it_is_pinned_and_then_goes_to_the_region(tmp_path):
@@ -92,8 +95,6 @@ async def test_what_is_sent_arrives_over_every_protocol(tmp_path):
 
 
 def client_routes(world):
-    from isochrone.client.routes import Kind, Route
-
     for protocol in ("h3", "h2", "http/1.1"):
         yield Route(
             kind=Kind.ORIGIN, protocols=(protocol,), host="eu.example.test", port=world.fronts["eu"].port
@@ -134,6 +135,28 @@ async def test_the_first_address_that_answers_is_taken(tmp_path):
             assert (await client.fetch(world.url, allowed=[allowed])).address == "127.0.0.1"
 
 
+async def test_a_region_s_name_with_hints_only_is_reached(tmp_path):
+    async with a_world(tmp_path) as world:
+        port = world.fronts["eu"].port
+        zone = f'www 300 IN A 127.0.0.1\n_{port}._https.eu 300 IN HTTPS 1 . alpn="h3" ipv4hint=127.0.0.2\n'
+        async with DnsServer([read_zone("example.test", zone)], resolver=True) as server:
+            client = world.client(names=Names(servers=[server.at()], timeout=10))
+            world.apps["site"].alt_svc = [world.pin("eu")]
+            assert (await client.fetch(world.url)).resolved_by == "dns"
+            pinned = await client.fetch(world.url)
+            assert (pinned.region, pinned.protocol, pinned.address) == ("eu", "h3", "127.0.0.2")
+
+
+async def test_an_https_record_of_the_site_is_followed(tmp_path):
+    async with a_world(tmp_path) as world:
+        port = world.url.port
+        zone = f'www 300 IN A 127.0.0.1\n_{port}._https.www 300 IN HTTPS 1 www alpn="h3,h2" port={port}\n'
+        async with DnsServer([read_zone("example.test", zone)], resolver=True) as server:
+            client = world.client(names=Names(servers=[server.at()], timeout=10))
+            fetched = await client.fetch(world.url)
+        assert (fetched.protocol, fetched.route.kind) == ("h3", Kind.HTTPS_RECORD)
+
+
 async def test_a_silent_region_costs_bounded_time(tmp_path):
     async with a_world(tmp_path) as world:
         client = world.client()
@@ -148,7 +171,7 @@ async def test_a_silent_region_costs_bounded_time(tmp_path):
         fetched = await client.fetch(world.url)
         transport.close()
         assert fetched.region == "edge"
-        assert "no handshake within 2.0 s" in fetched.attempts[0].problem
+        assert "no handshake within" in fetched.attempts[0].problem
 
 
 async def test_answers_that_are_no_http_are_told(tmp_path):

@@ -73,6 +73,10 @@ async def test_aliases_are_followed_and_end(names):
 
 
 async def test_what_is_no_name_is_not_asked_for(names):
+    long = ".".join(["x" * 60] * 4)
+    assert (
+        "no address of" in (await resolve(names, long, 65_535)).problem
+    )  # too long with _65535._https before it
     for name in ("a..b", "x" * 64, "a b", "-a.test", "a\x00.test", "."):
         found = await resolve(names, name)
         assert (found.addresses, found.services) == ((), ())

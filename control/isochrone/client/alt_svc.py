@@ -28,7 +28,7 @@ class AltSvcError(ValueError):
 class Alternative:
     """One alternative service: where, and for how long (`max_age` in seconds)."""
 
-    protocol: str  # ALPN id
+    protocol: str  # ALPN id, an octet a character
     host: str  # empty: the origin's own host
     port: int
     max_age: int = DEFAULT_MAX_AGE
@@ -66,7 +66,7 @@ def parse_alt_svc(value: str) -> tuple[Alternative, ...]:
             raise AltSvcError(f"ma={age!r} is not a number of seconds in Alt-Svc {value!r}")
         found.append(
             Alternative(
-                protocol=unquote(head[1]),
+                protocol=unquote(head[1], "latin-1"),  # octets, percent-encoded
                 host=authority[1],
                 port=int(authority[2]),
                 max_age=min(int(age.lstrip("0")[:11] or "0"), LONGEST_AGE),

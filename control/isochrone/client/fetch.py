@@ -178,7 +178,7 @@ class Client:
                 resolved = known or await self.names.resolve(
                     route.host, route.port, begun + (deadline - begun) * DNS_SHARE
                 )
-                addresses, by = resolved.addresses, resolved.by
+                addresses, by = resolved.at(route.port, route.protocols), resolved.by
                 if known is None:
                     done.phases["dns"] = done.phases.get("dns", 0.0) + (loop.time() - begun) * 1000
                 if not addresses:

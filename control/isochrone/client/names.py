@@ -8,6 +8,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import dns.exception
+
 from isochrone.checks import host_name
 from isochrone.client.cache import normal
 from isochrone.client.race import interleaved
@@ -18,7 +20,7 @@ from isochrone.verification.dns_ask import Asker
 from isochrone.verification.dns_find import ask_first, system_resolvers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from isochrone.nameserver import NameServer
     from isochrone.verification.dns_svcb import Binding
@@ -51,10 +53,19 @@ class Resolved:
     by: str = ""
     problem: str = ""  # why there is no address
 
+    def at(self, port: int, protocols: Collection[str]) -> tuple[str, ...]:
+        """Where to connect: the host's addresses, else those that its HTTPS records have for this port and protocol."""
+        return self.addresses or interleaved(
+            address
+            for service in self.services
+            if service.port == port and not set(protocols).isdisjoint(service.protocols)
+            for address in service.addresses
+        )
+
 
 @dataclass(slots=True)
 class Names:
-    """Resolves each host once.
+    """How hosts become addresses. Remembers nothing: DNS servers do.
 
     Attributes:
         given: (host or `*`, port) -> addresses that take the place of DNS.
@@ -115,7 +126,10 @@ class Names:
                 """The ServiceMode records at the end of the chain of aliases, with the name that owns them."""
                 name = host if port == DEFAULT_PORT else f"_{port}._https.{host}"
                 for _ in range(ALIAS_LIMIT):
-                    answer = await ask_first(asker, servers, Question(name, "HTTPS"))
+                    try:
+                        answer = await ask_first(asker, servers, Question(name, "HTTPS"))
+                    except dns.exception.DNSException:  # with the port before it the name is too long for DNS
+                        return []
                     if answer is None:
                         return []
                     alias = next((binding for binding in answer.bindings if binding.alias), None)

@@ -125,11 +125,9 @@ class TcpConnection:
         body = bytearray()
         while True:
             while pending and (room := http.local_flow_control_window(stream)):
-                piece, pending = (
-                    pending[: min(room, http.max_outbound_frame_size)],
-                    pending[min(room, http.max_outbound_frame_size) :],
-                )
-                http.send_data(stream, piece, end_stream=not pending)
+                size = min(room, http.max_outbound_frame_size)
+                http.send_data(stream, pending[:size], end_stream=len(pending) <= size)
+                pending = pending[size:]
             self._writer.write(http.data_to_send())
             data = await self._read()
             if not data:
