@@ -382,9 +382,9 @@ def test_what_is_wrong_is_told(tmp_path, text, environ, words):
     assert all("secret" not in problem for problem in caught.value.problems)
 
 
-def command(*arguments, **env):
+def command(*arguments, name="agent", **env):
     return subprocess.run(
-        [sys.executable, "-c", "from isochrone.cli import main; main()", "agent", *map(str, arguments)],
+        [sys.executable, "-c", "from isochrone.cli import main; main()", name, *map(str, arguments)],
         capture_output=True, text=True, env=os.environ | env, timeout=60, check=False,
     )  # fmt: skip
 
@@ -397,6 +397,10 @@ def test_the_command_ends_in_a_sentence(tmp_path):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("isochrone: http://127.0.0.1:9/agents/eu-1/plan: ")
     assert "Traceback" not in done.stderr
+    for environ, status in ((TOKEN, 0), ({"ISOCHRONE_AGENT_TOKEN": ""}, 2)):
+        done = command("-c", path, name="check", **environ)
+        assert done.returncode == status, done.stderr
+        assert "eu-1" in done.stdout or "is not set" in done.stderr
     done = command("--new-token")
     token, digest = (line.split()[1] for line in done.stdout.splitlines())
     assert hashlib.sha256(token.encode()).hexdigest() == digest

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from isochrone.checks import read_toml
 from isochrone.cli import Failure
 from isochrone.settings import Settings, SettingsError, load
 
@@ -97,6 +99,21 @@ def _dns_problems(settings: Settings) -> list[str]:
     return problems
 
 
+def is_of_agent(path: str) -> bool:
+    """Whether it is an agent.toml; then it has been checked, and is good."""
+    from isochrone.agents import settings as agent
+
+    document = read_toml(Path(path), []) or {}
+    if "control_plane" not in document or "site" in document:
+        return False
+    try:
+        settings, _ = agent.load(path)
+    except SettingsError as error:
+        raise Failure(str(error).replace("\n", "\nisochrone: ")) from None
+    click.echo(f"{path}: good: agent of {settings.origin}, control plane {settings.control_plane}")
+    return True
+
+
 @click.command("check")
 @click.option("-c", "--config", default="isochrone.toml", show_default=True, help="The configuration file.")
 def check_command(config: str) -> None:
@@ -104,6 +121,8 @@ def check_command(config: str) -> None:
 
     What only `isochrone run` needs, and targets that it would leave out, are told and are no problem here.
     """
+    if is_of_agent(config):
+        return
     settings = settings_of(config)
     targets, problems = before_start(settings)
     notes = [problem for problem in problems if _only_for_run(settings, problem)]

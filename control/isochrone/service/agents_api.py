@@ -28,6 +28,7 @@ UPLOADS, UPLOADS_EACH = 32, 4  # bodies held at once, and of one origin: none ca
 READ_SECONDS = 30.0  # for one body
 MAX_TOKEN = 512
 RETRY_SECONDS = 5
+TOO_LARGE = Refused("too_large", f"a batch has at most {MAX_BODY_BYTES} bytes", 413)
 
 
 class CertificateError(Exception):
@@ -59,9 +60,6 @@ class AgentsApi:
     def __init__(self, agents: RemoteAgents) -> None:
         self._agents = agents
         self._uploads: Counter[str] = Counter()
-        self._checks = asyncio.Semaphore(
-            2
-        )  # batches being unpacked and checked at once: bounds memory and CPU
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -95,9 +93,9 @@ class AgentsApi:
         if isinstance(origin, web.Response):
             return origin
         if request.headers.get("Content-Encoding", "").strip().lower() != "gzip":
-            return _refusal(Refused("encoding", "a batch has Content-Encoding: gzip", 415))
+            return self._refused(origin, Refused("encoding", "a batch has Content-Encoding: gzip", 415))
         if (request.content_length or 0) > MAX_BODY_BYTES:
-            return _refusal(Refused("too_large", f"a batch has at most {MAX_BODY_BYTES} bytes", 413))
+            return self._refused(origin, TOO_LARGE)
         if self._uploads[origin] >= UPLOADS_EACH or self._uploads.total() >= UPLOADS:
             return _busy("too many batches at once")
         with self._upload(origin):
@@ -107,14 +105,13 @@ class AgentsApi:
             except TimeoutError:
                 return _problem(408, "timeout", f"the body did not come within {READ_SECONDS:g} s")
             if body is None:
-                return _refusal(Refused("too_large", f"a batch has at most {MAX_BODY_BYTES} bytes", 413))
-            async with self._checks:
-                try:
-                    taken = await self._agents.take(origin, body, _note(request))
-                except Refused as refused:
-                    return _refusal(refused)
-                except StoreError:
-                    return _busy("the store can't be written now")
+                return self._refused(origin, TOO_LARGE)
+            try:
+                taken = await self._agents.take(origin, body, _note(request))
+            except Refused as refused:
+                return _refusal(refused)
+            except StoreError:
+                return _busy("the store can't be written now")
         return _json(
             200,
             {
@@ -124,6 +121,10 @@ class AgentsApi:
                 "repeat": taken.repeat,
             },
         )
+
+    def _refused(self, origin: str, refused: Refused) -> web.Response:
+        self._agents.refuse(origin, refused)
+        return _refusal(refused)
 
     async def _nothing(self, request: web.Request) -> web.Response:
         origin = self._origin(request)

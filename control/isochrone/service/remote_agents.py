@@ -34,6 +34,7 @@ LATE_ROUNDS, LATE_SECONDS = (
     60.0,
 )  # an agent is late when nothing good came for so many intervals, and a bit
 OLD_PLANS = 2  # read plans that are kept beside the current one
+CHECKS = 2  # batches that are unpacked and checked at once: bounds memory and CPU
 PLAN_SECONDS = 600.0  # a plan stands at least so long: targets come and go with every round
 
 
@@ -91,6 +92,7 @@ class RemoteAgents:
         self._store = store
         self._clock = clock
         self._started_at = clock()
+        self._checks = asyncio.Semaphore(CHECKS)
         self._locks = {origin: asyncio.Lock() for origin in self.origins}
         self._written: tuple[float, Sequence[Target], Plan] | None = None  # when, of what
         self._read: OrderedDict[str, Plan] = OrderedDict()
@@ -130,18 +132,11 @@ class RemoteAgents:
             StoreError: it could not be stored now.
         """
         standing = self.standings[origin]
-        async with self._locks[origin]:
+        async with self._locks[origin], self._checks:
             try:
                 taken, outcomes, answers = await asyncio.to_thread(self._take, origin, body)
             except Refused as refused:
-                standing.refused[refused.code] += 1
-                if (
-                    standing.last_refused <= self._clock() - FLAG_SECONDS
-                    or refused.code not in standing.problem
-                ):
-                    log.warning("agent of %s: batch refused: %s: %s", origin, refused.code, refused)
-                standing.last_refused = self._clock()
-                standing.problem = f"{refused.code}: {refused}"
+                self.refuse(origin, refused)
                 raise
         standing.note = note
         standing.last_good = self._clock()
@@ -153,6 +148,15 @@ class RemoteAgents:
             standing.set_aside += taken.set_aside
             self._told(answers)
         return taken
+
+    def refuse(self, origin: str, refused: Refused) -> None:
+        """Count a refusal and flag the agent; told when it is the first for a while, or another reason than before."""
+        standing, now = self.standings[origin], self._clock()
+        standing.refused[refused.code] += 1
+        if now - standing.last_refused >= FLAG_SECONDS or not standing.problem.startswith(f"{refused.code}:"):
+            log.warning("agent of %s: batch refused: %s: %s", origin, refused.code, refused)
+        standing.last_refused = now
+        standing.problem = f"{refused.code}: {refused}"
 
     def _take(self, origin: str, body: bytes) -> _TakenOutcomes:
         try:
