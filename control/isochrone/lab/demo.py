@@ -17,6 +17,7 @@ from rich.text import Text
 from isochrone.lab.drills import DrillError, Drills
 from isochrone.lab.site import NAMESPACE, LabSite
 from isochrone.lab.traffic import Traffic
+from isochrone.lab.withdrawal import told
 from isochrone.lab.world import load_world
 from isochrone_edge.colour import facts_of
 from isochrone_edge.latency_map import LatencyMap, MapError
@@ -52,6 +53,7 @@ async def run_demo(*, seconds: float | None, browser: bool, console: Console) ->
                 drills.report["first_map_after_s"] = round(time.monotonic() - began, 1)
                 await drills.judge()
                 await drills.affinity()
+                await drills.withdrawal()
                 await drills.failover()
                 if console.is_terminal:
                     say("all drills are done" if seconds else "all drills are done; Ctrl-C ends the demo")
@@ -97,7 +99,7 @@ async def _report(site: LabSite, traffic: Traffic, drills: Drills) -> Report:
             key: drills.report.get(key)
             for key in (
                 "first_map_after_s", "mean_regret_ms", "wrong_choices", "alt_svc_offered", "alt_svc_followed_ok",
-                "edge_failover_s",
+                "withdrawal", "offered_again", "edge_failover_s",
                 "failover_s", "recovery_s",
             )
         },
@@ -226,6 +228,10 @@ def summary(report: Report, show: Callable[[str], None]) -> None:
         show(
             f"affinity: {report['alt_svc_followed_ok']} of {report['alt_svc_offered']} offered endpoints followed to the right region"
         )
+    if report["withdrawal"] is not None:
+        show(f"a broken endpoint was withdrawn at the edge after {told(report['withdrawal'])}")
+    if report["offered_again"] is not None:
+        show(f"mended, it was offered again after {told(report['offered_again'])}")
     if report["failover_s"] is not None:
         show(
             f"failover {report['edge_failover_s']} s at the edge, {report['failover_s']} s in the map, recovery {report['recovery_s']} s"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.client.alt_svc import AltSvcError
 from isochrone.client.errors import ClientError
 from isochrone.lab.client import follow_alt_svc
+from isochrone.lab.withdrawal import Withdrawal, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,23 @@ class Drills:
         self.report["alt_svc_offered"], self.report["alt_svc_followed_ok"] = offered, followed
         if not offered:
             self.problems.append("no Alt-Svc was offered to anybody")
+
+    async def withdrawal(self) -> None:
+        """An affinity endpoint breaks and nothing else: it is cleared at the edge, and offered again when it is mended."""
+        drill = Withdrawal(self.site, self.traffic)
+        self.say(f"withdrawal: HTTP/3 of {drill.victim} is blocked, its HTTP goes on")
+        broken = await drill.withdrawn()
+        self.report["withdrawal"] = broken.document()
+        self.say(f"withdrawn after {told(broken.document())}; HTTP/3 of {drill.victim} comes back")
+        mended = await drill.offered_again()
+        self.report["offered_again"] = mended.document()
+        self.say(f"offered again after {told(mended.document())}")
+        if broken.seconds is None:
+            self.problems.append(f"the broken endpoint of {drill.victim} was never cleared at the edge")
+        if mended.seconds is None:
+            self.problems.append(f"the mended endpoint of {drill.victim} was not offered again")
+        if drill.moved:
+            self.problems.append(f"traffic left {drill.victim}, though only its HTTP/3 endpoint was broken")
 
     async def failover(self) -> None:
         """The origin most used dies: traffic and promises move; it comes back and so do they."""

@@ -1,0 +1,147 @@
+"""How long a broken affinity endpoint goes on being offered: measured at the edge, beside the bound that the settings give.
+
+Only the endpoint breaks: its UDP is blocked while the origin answers HTTP as before, so that nothing but verification can notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from isochrone.lab.endpoints import LabError
+from isochrone.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from isochrone.lab.site import LabSite
+    from isochrone.lab.traffic import Answer, Traffic
+
+WAIT_S = 120.0  # seconds; far above what it takes: a busy machine doubts its own checks
+PAUSE_S = 0.05
+STATUS_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a promise, in seconds. A figure is None when it was not seen."""
+
+    seconds: float | None  # from the cause to the first answer of the edge that shows it
+    publish_s: float | None  # of that: from the verdict until the map was live
+    rounds: int  # `fall` or `rise`
+    interval_s: float
+    check_s: float  # what one check may take
+    refresh_s: float
+    doubted: int  # rounds that the daemon did not hold against anybody, being late itself: each costs an interval more
+
+    @property
+    def bound_s(self) -> float | None:
+        """The first check comes at most an interval later, the last one takes `check_s`; then publish and refresh."""
+        if self.publish_s is None:
+            return None
+        return self.rounds * self.interval_s + self.check_s + self.publish_s + self.refresh_s
+
+    def document(self) -> dict[str, Any]:
+        """For the demo's report."""
+        return {
+            "seconds": _rounded(self.seconds), "bound_s": _rounded(self.bound_s), "checks": self.rounds,
+            "check_interval_s": self.interval_s, "check_timeout_s": self.check_s, "publish_s": _rounded(self.publish_s),
+            "refresh_s": self.refresh_s, "doubted_rounds": self.doubted,
+        }  # fmt: skip
+
+
+def told(change: dict[str, Any]) -> str:
+    """A change's document in words."""
+    if change["seconds"] is None or change["bound_s"] is None:
+        return "not seen"
+    late = change["doubted_rounds"]
+    doubted = f"; {late} rounds were left out because this machine was late" if late else ""
+    return (
+        f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} checks every {change['check_interval_s']:g} s, the last "
+        f"takes up to {change['check_timeout_s']:g} s, publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{doubted})"
+    )
+
+
+class Withdrawal:
+    """Breaks the endpoint of the region most used, waits until the edge clears it, mends it, waits until it is offered again."""
+
+    def __init__(self, site: LabSite, traffic: Traffic) -> None:
+        self.site, self.traffic = site, traffic
+        promised = [answer for answer in traffic.last.values() if answer.region and answer.alt_svc]
+        self.victim = Counter(answer.region for answer in promised).most_common(1)[0][0]
+        self._authority = site.internet.origins[self.victim].authority
+        asn = next(answer.asn for answer in promised if answer.region == self.victim)
+        self._client = site.world.client(asn)
+        self._verification = load(site.config, {site.token_env: "local"}).verification
+        self.moved = False  # whether the client was sent to another region meanwhile
+
+    async def withdrawn(self) -> Change:
+        """Until the edge answers `Alt-Svc: clear`."""
+        return await self._change(
+            1.0, lambda answer: answer.alt_svc == "clear", offered=False, rounds=self._verification.fall
+        )
+
+    async def offered_again(self) -> Change:
+        """Until the edge offers it again."""
+        return await self._change(
+            0.0,
+            lambda answer: self._authority in answer.alt_svc,
+            offered=True,
+            rounds=self._verification.rise,
+        )
+
+    async def _change(
+        self, loss: float, good: Callable[[Answer], bool], *, offered: bool, rounds: int
+    ) -> Change:
+        doubted = (await self._status())["doubted"].get("http3", 0)
+        began = time.monotonic()
+        await self.site.internet.set_http3_loss(self.victim, loss)
+        publishing = asyncio.create_task(self._publish_s(offered=offered))
+        seconds = None
+        while seconds is None and time.monotonic() - began < WAIT_S:
+            self.site.check_alive()
+            answer = await self.traffic.ask(self._client)
+            self.moved |= answer.region != self.victim
+            if good(answer):
+                seconds = time.monotonic() - began
+            else:
+                await asyncio.sleep(PAUSE_S)
+        if seconds is None:
+            publishing.cancel()
+        try:
+            publish_s = await publishing
+        except asyncio.CancelledError:
+            publish_s = None
+        return Change(
+            seconds, publish_s, rounds, self._verification.interval_seconds, self._verification.timeout_seconds,
+            self.site.refresh_seconds, (await self._status())["doubted"].get("http3", 0) - doubted,
+        )  # fmt: skip
+
+    async def _publish_s(self, *, offered: bool) -> float:
+        """From the verdict to the live map, as the daemon tells both."""
+        verdict = None
+        while True:
+            status = await self._status()
+            endpoint = next(o["endpoint"] for o in status["origins"] if o["id"] == self.victim)
+            if verdict is None and endpoint["offered"] is offered:
+                verdict = endpoint["changed_at"]
+            if verdict is not None and (self.victim in status["map"]["alt_svc"]) is offered:
+                return float(status["now"]) - float(verdict)
+            await asyncio.sleep(STATUS_PAUSE_S)
+
+    async def _status(self) -> dict[str, Any]:
+        try:
+            async with self.traffic.session.get(self.site.daemon_url + "/status") as response:
+                status: dict[str, Any] = await response.json()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise LabError(f"the daemon does not answer /status: {error!r}") from None
+        return status
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
