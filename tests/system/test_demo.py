@@ -25,6 +25,9 @@ def test_the_demo_passes_its_own_drills():
     assert report["failed_requests"] == 0
     assert report["mean_regret_ms"] <= 1.0
     assert report["alt_svc_followed_ok"] == report["alt_svc_offered"] >= 24
+    for drill in ("withdrawal", "offered_again"):
+        assert report[drill]["seconds"] > 0
+        assert report[drill]["bound_s"] > 3 * report[drill]["check_interval_s"]
     assert report["failover_s"] <= 10
     assert report["recovery_s"] is not None
     assert report["samples"] >= report["asns"] * report["origins"]

@@ -37,7 +37,9 @@ class Change:
     interval_s: float
     check_s: float  # what one check may take
     refresh_s: float
-    doubted: int  # rounds that the daemon did not hold against anybody, being late itself: each costs an interval more
+    #: rounds of checks until the verdict that proved nothing, or were skipped, because the machine was late: each costs an interval
+    #: more than the bound allows for
+    left_out: int
 
     @property
     def bound_s(self) -> float | None:
@@ -51,7 +53,7 @@ class Change:
         return {
             "seconds": _rounded(self.seconds), "bound_s": _rounded(self.bound_s), "checks": self.rounds,
             "check_interval_s": self.interval_s, "check_timeout_s": self.check_s, "publish_s": _rounded(self.publish_s),
-            "refresh_s": self.refresh_s, "doubted_rounds": self.doubted,
+            "refresh_s": self.refresh_s, "rounds_left_out": self.left_out,
         }  # fmt: skip
 
 
@@ -59,11 +61,11 @@ def told(change: dict[str, Any]) -> str:
     """A change's document in words."""
     if change["seconds"] is None or change["bound_s"] is None:
         return "not seen"
-    late = change["doubted_rounds"]
-    doubted = f"; {late} rounds were left out because this machine was late" if late else ""
+    late = change["rounds_left_out"]
+    more = f"; beyond it, {late} rounds of checks were left out because this machine was late" if late else ""
     return (
         f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} checks every {change['check_interval_s']:g} s, the last "
-        f"takes up to {change['check_timeout_s']:g} s, publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{doubted})"
+        f"takes up to {change['check_timeout_s']:g} s, publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{more})"
     )
 
 
@@ -98,10 +100,10 @@ class Withdrawal:
     async def _change(
         self, loss: float, good: Callable[[Answer], bool], *, offered: bool, rounds: int
     ) -> Change:
-        doubted = (await self._status())["doubted"].get("http3", 0)
+        before = _rounds_of(await self._status())
         began = time.monotonic()
         await self.site.internet.set_http3_loss(self.victim, loss)
-        publishing = asyncio.create_task(self._publish_s(offered=offered))
+        publishing = asyncio.create_task(self._verdict_and_publish(offered=offered))
         seconds = None
         while seconds is None and time.monotonic() - began < WAIT_S:
             self.site.check_alive()
@@ -114,24 +116,25 @@ class Withdrawal:
         if seconds is None:
             publishing.cancel()
         try:
-            publish_s = await publishing
+            publish_s, made = await publishing
         except asyncio.CancelledError:
-            publish_s = None
+            publish_s, made = None, before
+        # The round under way when the cause began may be one more.
         return Change(
             seconds, publish_s, rounds, self._verification.interval_seconds, self._verification.timeout_seconds,
-            self.site.refresh_seconds, (await self._status())["doubted"].get("http3", 0) - doubted,
+            self.site.refresh_seconds, max(0, made - before - rounds - 1),
         )  # fmt: skip
 
-    async def _publish_s(self, *, offered: bool) -> float:
-        """From the verdict to the live map, as the daemon tells both."""
-        verdict = None
+    async def _verdict_and_publish(self, *, offered: bool) -> tuple[float, int]:
+        """Seconds from the verdict to the live map, and the rounds of checks due up to the verdict, as the daemon tells both."""
+        verdict, rounds = None, 0
         while True:
             status = await self._status()
             endpoint = next(o["endpoint"] for o in status["origins"] if o["id"] == self.victim)
             if verdict is None and endpoint["offered"] is offered:
-                verdict = endpoint["changed_at"]
+                verdict, rounds = float(endpoint["changed_at"]), _rounds_of(status)
             if verdict is not None and (self.victim in status["map"]["alt_svc"]) is offered:
-                return float(status["now"]) - float(verdict)
+                return float(status["now"]) - verdict, rounds
             await asyncio.sleep(STATUS_PAUSE_S)
 
     async def _status(self) -> dict[str, Any]:
@@ -141,6 +144,11 @@ class Withdrawal:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise LabError(f"the daemon does not answer /status: {error!r}") from None
         return status
+
+
+def _rounds_of(status: dict[str, Any]) -> int:
+    job = status["jobs"]["http3"]
+    return int(job["runs"]) + int(job["skipped"])
 
 
 def _rounded(seconds: float | None) -> float | None:
