@@ -107,12 +107,13 @@ class Drills:
         self.report["withdrawal"] = broken.document()
         self.say(f"withdrawn after {told(broken.document())}; HTTP/3 of {drill.victim} comes back")
         mended = await drill.offered_again()
-        self.report["offered_again"] = mended.document()
-        self.say(f"offered again after {told(mended.document())}")
-        if broken.seconds is None:
+        if broken.seconds is not None:  # else nothing was withdrawn that could be offered again
+            self.report["offered_again"] = mended.document()
+            self.say(f"offered again after {told(mended.document())}")
+            if mended.failed:
+                self.problems.append(f"the mended endpoint of {drill.victim} was not offered again")
+        if broken.failed:
             self.problems.append(f"the broken endpoint of {drill.victim} was never cleared at the edge")
-        if mended.seconds is None:
-            self.problems.append(f"the mended endpoint of {drill.victim} was not offered again")
         if drill.moved:
             self.problems.append(f"traffic left {drill.victim}, though only its HTTP/3 endpoint was broken")
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from isochrone.lab.site import LabSite
     from isochrone.lab.traffic import Answer, Traffic
 
-WAIT_S = 120.0  # seconds; far above what it takes: a busy machine doubts its own checks
+WAIT_S = 60.0
+MANY_LEFT_OUT = (
+    5  # rounds of checks: with so many the machine was too busy to say anything of what it measured
+)
 PAUSE_S = 0.05
 STATUS_PAUSE_S = 0.2
 
@@ -42,6 +45,11 @@ class Change:
     left_out: int
 
     @property
+    def failed(self) -> bool:
+        """Whether it was not seen though the machine could have seen it."""
+        return self.seconds is None and self.left_out < MANY_LEFT_OUT
+
+    @property
     def bound_s(self) -> float | None:
         """The first check comes at most an interval later, the last one takes `check_s`; then publish and refresh."""
         if self.publish_s is None:
@@ -59,9 +67,9 @@ class Change:
 
 def told(change: dict[str, Any]) -> str:
     """A change's document in words."""
-    if change["seconds"] is None or change["bound_s"] is None:
-        return "not seen"
     late = change["rounds_left_out"]
+    if change["seconds"] is None or change["bound_s"] is None:
+        return f"more than {WAIT_S:g} s; {late} rounds of checks were left out because this machine was late"
     more = f"; beyond it, {late} rounds of checks were left out because this machine was late" if late else ""
     return (
         f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} checks every {change['check_interval_s']:g} s, the last "
@@ -118,7 +126,7 @@ class Withdrawal:
         try:
             publish_s, made = await publishing
         except asyncio.CancelledError:
-            publish_s, made = None, before
+            publish_s, made = None, _rounds_of(await self._status())
         # The round under way when the cause began may be one more.
         return Change(
             seconds, publish_s, rounds, self._verification.interval_seconds, self._verification.timeout_seconds,
