@@ -126,7 +126,7 @@ class LabSite:
         return {
             "site": net.public_host,
             "probing": {"interval_seconds": 9, "timeout_seconds": 1.5, "concurrency": 6, "lab": True},
-            "estimation": {"interval_seconds": 5, "min_samples": 2, "window_seconds": 600},
+            "estimation": {"interval_seconds": 2, "min_samples": 2, "window_seconds": 600},
             "kv": {
                 "account_id": "local", "namespace_id": NAMESPACE, "token_env": TOKEN_ENV,
                 "base_url": self.edge.kv_api,
