@@ -53,15 +53,15 @@ async def run_demo(*, seconds: float | None, browser: bool, console: Console) ->
                 drills.report["first_map_after_s"] = round(time.monotonic() - began, 1)
                 await drills.judge()
                 await drills.affinity()
-                await drills.withdrawal()
                 await drills.failover()
+                await drills.withdrawal()
                 if console.is_terminal:
                     say("all drills are done" if seconds else "all drills are done; Ctrl-C ends the demo")
                 await _go_on(traffic, began, seconds, endless=console.is_terminal)
             except DrillError as error:
                 drills.problems.append(str(error))
             except (KeyboardInterrupt, asyncio.CancelledError):
-                if "recovery_s" not in drills.report:
+                if "withdrawal" not in drills.report:
                     drills.problems.append("interrupted before all drills were done")
             finally:
                 showing.cancel()

@@ -69,8 +69,8 @@ def told(change: dict[str, Any]) -> str:
     """A change's document in words."""
     late = change["rounds_left_out"]
     if change["seconds"] is None or change["bound_s"] is None:
-        return f"more than {WAIT_S:g} s; {late} rounds of checks were left out because this machine was late"
-    more = f"; beyond it, {late} rounds of checks were left out because this machine was late" if late else ""
+        return f"more than {WAIT_S:g} s; rounds of checks left out because this machine was late: {late}"
+    more = f"; beyond it, rounds of checks left out because this machine was late: {late}" if late else ""
     return (
         f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} checks every {change['check_interval_s']:g} s, the last "
         f"takes up to {change['check_timeout_s']:g} s, publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{more})"
