@@ -92,6 +92,8 @@ def _status(checks: Sequence[EndpointCheck | DnsCheck]) -> int:
 
 
 def _run_http3(settings: Settings) -> list[EndpointCheck]:
+    from rich.console import Console
+
     try:
         checker = EndpointChecker(settings.site, settings.verification)
     except TrustStoreError as error:
@@ -104,7 +106,8 @@ def _run_http3(settings: Settings) -> list[EndpointCheck]:
         )
         return [check for checks in checked for check in checks]
 
-    return asyncio.run(run())
+    with Console(stderr=True).status("connecting to every address, several times in a row"):
+        return asyncio.run(run())
 
 
 def _show(checks: list[EndpointCheck]) -> None:
