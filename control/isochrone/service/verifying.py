@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
 from isochrone.service.deepening import Deepening
-from isochrone.service.doubt import LoopLag, Verdict, judged
+from isochrone.service.doubt import EVERYBODY, LoopLag, Verdict, judged
 from isochrone.store.findings import end_others, record
 from isochrone.verification.http3 import verdict
 from isochrone.verification.standing import step, worst
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGGER_SECONDS = 0.03  # between the beginnings of checks
+RECHECKS = 2  # of what a round could not tell from this process's own trouble
 #: the names under which standings of an origin itself and of its names are kept, beside those of endpoints
 HEALTH, DNS = "health", "dns"
 HTTP3 = "http3"
@@ -50,7 +51,9 @@ SILENT = frozenset(
 )
 Key = tuple[str, str]  # origin, endpoint's authority or HEALTH or DNS
 
-Check = Callable[[], Awaitable[tuple[Key, Verdict]]]
+Check = Callable[[], Awaitable[Verdict]]
+#: verdicts, the outcomes that they are held to be, and why silence was not held against anybody
+_Judged = tuple[dict[Key, Verdict], dict[Key, Outcome], str]
 
 
 class Verifying:
@@ -87,7 +90,9 @@ class Verifying:
     @property
     def deadline(self) -> float:
         """Seconds: a check resolves, connects and asks, each bounded by the timeout."""
-        return 3 * self._settings.timeout_seconds + len(self.origins) * self._stagger + 10.0
+        return (1 + RECHECKS) * (
+            3 * self._settings.timeout_seconds + len(self.origins) * self._stagger
+        ) + 10.0
 
     def recall(self, others: Collection[tuple[str, str]] = ()) -> None:
         """Take up the standings and open findings of the last run, for what is still configured. Raises StoreError.
@@ -113,12 +118,13 @@ class Verifying:
             StoreError: standings could not be kept.
         """
 
-        async def check(origin: Origin) -> tuple[Key, Verdict]:
+        async def check(origin: Origin) -> Verdict:
             result = await self._health.check(origin)
             self.findings[origin.id, HEALTH] = result.findings()
-            return (origin.id, HEALTH), Verdict(result.outcome, result.silent)
+            return Verdict(result.outcome, result.silent)
 
-        return await self._round(HEALTH, self._each([partial(check, origin) for origin in self.origins]))
+        checks = {(origin.id, HEALTH): partial(check, origin) for origin in self.origins}
+        return await self._round(HEALTH, await self._each(checks))
 
     async def endpoint_round(self) -> bool:
         """Check all affinity endpoints by HTTP/3. Returns whether a promise or a state changed.
@@ -127,16 +133,17 @@ class Verifying:
             StoreError: standings could not be kept.
         """
 
-        async def check(origin: Origin, authority: str) -> tuple[Key, Verdict]:
+        async def check(origin: Origin, authority: str) -> Verdict:
             results = await self._endpoints.check(origin, now=self._clock())
             cheap = [f for result in results for f in result.findings]
             found = self.findings[origin.id, authority] = self.deep.beside(origin.id, cheap)
             errors = [finding.check for finding in found if finding.severity is Severity.ERROR]
             outcome = self.deep.outcome(origin.id, verdict(results))
-            return (origin.id, authority), Verdict(outcome, SILENT.issuperset(errors))
+            return Verdict(outcome, SILENT.issuperset(errors))
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
-        return await self._round(HTTP3, self._each([partial(check, *each) for each in wanted]))
+        checks = {(origin.id, authority): partial(check, origin, authority) for origin, authority in wanted}
+        return await self._round(HTTP3, await self._each(checks))
 
     async def dns_round(self) -> bool:
         """Ask for all regional names, at their servers and at resolvers. Returns whether a promise or a state changed.
@@ -148,21 +155,20 @@ class Verifying:
         if names is None:
             return False
 
-        async def check() -> dict[Key, Verdict]:
+        async with LoopLag() as lag:
             now = self._clock()
             checks = await names.check_all(now=now)
-            self.resolved, self.resolved_at = self._resolved(checks, now), now
-            verdicts = {}
-            for origin in self.origins:
-                own = [check for check in checks if check.origin == origin.id]
-                self.findings[origin.id, DNS] = tuple(f for check in own for f in check.findings)
-                failed = [check for check in own if check.outcome is Outcome.TARGET_FAILED]
-                verdicts[origin.id, DNS] = Verdict(
-                    worst(check.outcome for check in own), all(check.silent for check in failed)
-                )
-            return verdicts
-
-        return await self._round(DNS, check(), timeout_seconds=names.timeout_seconds)
+        self.resolved, self.resolved_at = self._resolved(checks, now), now
+        verdicts: dict[Key, Verdict] = {}
+        for origin in self.origins:
+            own = [check for check in checks if check.origin == origin.id]
+            self.findings[origin.id, DNS] = tuple(f for check in own for f in check.findings)
+            failed = [check for check in own if check.outcome is Outcome.TARGET_FAILED]
+            verdicts[origin.id, DNS] = Verdict(
+                worst(check.outcome for check in own), all(check.silent for check in failed)
+            )
+        found = judged(verdicts, lag_seconds=lag.seconds, timeout_seconds=names.timeout_seconds)
+        return await self._round(DNS, (verdicts, *found))
 
     def _resolved(self, checks: Sequence[DnsCheck], now: float) -> tuple[DnsCheck, ...]:
         """What could not be asked keeps the plan of the round before, for as long as that was valid."""
@@ -174,21 +180,27 @@ class Verifying:
             for check in checks
         )
 
-    async def _each(self, checks: Sequence[Check]) -> dict[Key, Verdict]:
-        return dict(
-            await asyncio.gather(*(_after(i * self._stagger, check) for i, check in enumerate(checks)))
-        )
+    async def _each(self, checks: Mapping[Key, Check]) -> _Judged:
+        """Make all checks. Those that say more about this process than about what was checked are made again, beside fewer others."""
+        verdicts: dict[Key, Verdict] = {}
+        outcomes: dict[Key, Outcome] = {}
+        why, asked = "", list(checks)
+        for _ in range(1 + RECHECKS):
+            async with LoopLag() as lag:
+                found = await asyncio.gather(
+                    *(_after(i * self._stagger, checks[key]) for i, key in enumerate(asked))
+                )
+            verdicts |= zip(asked, found, strict=True)
+            outcomes, why = judged(
+                verdicts, lag_seconds=lag.seconds, timeout_seconds=self._settings.timeout_seconds
+            )
+            asked = [key for key, outcome in outcomes.items() if outcome is Outcome.PROBER_FAILED]
+            if not asked or len(asked) == len(checks) >= EVERYBODY:
+                break
+        return verdicts, outcomes, why
 
-    async def _round(
-        self, name: str, checks: Awaitable[dict[Key, Verdict]], *, timeout_seconds: float | None = None
-    ) -> bool:
-        async with LoopLag() as lag:
-            verdicts = await checks
-        outcomes, why = judged(
-            verdicts,
-            lag_seconds=lag.seconds,
-            timeout_seconds=timeout_seconds or self._settings.timeout_seconds,
-        )
+    async def _round(self, name: str, found: _Judged) -> bool:
+        verdicts, outcomes, why = found
         self.doubted[name] = self.doubted.get(name, 0) + bool(why)
         if why and why != self._last_doubt:
             log.warning("%s checks: silence is not held against anybody: %s", name, why)
@@ -271,6 +283,6 @@ class Verifying:
         )
 
 
-async def _after(seconds: float, check: Check) -> tuple[Key, Verdict]:
+async def _after(seconds: float, check: Check) -> Verdict:
     await asyncio.sleep(seconds)
     return await check()
