@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import ssl
 from typing import TYPE_CHECKING
 
@@ -206,7 +207,8 @@ async def connect(
         if isinstance(error, OSError):
             kind = UnreachableError if writer is None else HandshakeRefusedError
             own = writer is None and error.errno in _OWN
-            raise kind(authority, f"can't connect to {address}: {error.strerror or error}", own=own) from None
+            why = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise kind(authority, f"can't connect to {address}: {why}", own=own) from None
         raise
     connection = TcpConnection(reader, writer, authority)
     connection.address = address
