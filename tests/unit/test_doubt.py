@@ -48,3 +48,10 @@ async def test_a_blocked_loop_is_measured():
         time.sleep(0.2)  # noqa: ASYNC251  what is being measured
         await asyncio.sleep(0.03)
     assert 0.1 < lag.seconds < 5
+
+
+async def test_a_loop_that_is_blocked_to_the_end_is_measured_too():
+    async with LoopLag() as lag:
+        await asyncio.sleep(0.05)
+        time.sleep(0.2)  # noqa: ASYNC251  what is being measured
+    assert 0.1 < lag.seconds < 5

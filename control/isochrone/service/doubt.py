@@ -7,6 +7,7 @@ nobody. A refusal, a wrong certificate or a bad status is an answer, and counts 
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -63,6 +64,7 @@ class LoopLag:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._due = math.inf  # when the watch should wake up next
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -72,14 +74,17 @@ class LoopLag:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._note()  # the block may end before the watch gets its turn
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + _TICK_SECONDS
+            self._due = asyncio.get_running_loop().time() + _TICK_SECONDS
             await asyncio.sleep(_TICK_SECONDS)
-            self.seconds = max(self.seconds, loop.time() - due)
+            self._note()
+
+    def _note(self) -> None:
+        self.seconds = max(self.seconds, asyncio.get_running_loop().time() - self._due)
