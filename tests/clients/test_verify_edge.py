@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from clients_support import NAMESPACE, SECRET, a_lab
@@ -443,3 +445,67 @@ async def test_faults_are_documented_as_they_are_injected():
     assert rows == [(name, f"`edge.{kind}`") for name, kind in injected.items()]
     assert set(injected.values()) == set(FAULTS)
     assert f"{len(injected)} kinds of fault" in section
+
+
+DAEMON = """\
+site = "{site}"
+[verification]
+trust_store = "{store}"
+interval_seconds = 600
+[edge]
+port = {port}
+addresses = ["127.0.0.1"]
+timeout_seconds = 30
+[kv]
+account_id = "local"
+namespace_id = "{namespace}"
+token_env = "ISOCHRONE_LAB_TOKEN"
+base_url = "{kv}"
+[service]
+listen = "127.0.0.1:{listen}"
+[probing]
+lab = true
+interval_seconds = 600
+[[targets]]
+address = "127.0.0.1"
+port = 9
+asn = 3320
+[[origins]]
+id = "{origin}"
+host = "{host}"
+addresses = ["{address}"]
+latitude = 1
+longitude = 1
+"""
+
+
+async def test_the_daemon_looks_at_the_edge_where_the_file_has_the_section(lab, tmp_path):
+    place = next(iter(lab.net.origins.values()))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = free.getsockname()[1]
+    config = tmp_path / "isochrone.toml"
+    config.write_text(
+        DAEMON.format(
+            site=lab.net.public_host, store=lab.net.ca_pem, port=lab.front.port, namespace=NAMESPACE, kv=lab.edge.kv_api,
+            listen=listen, origin=place.id, host=place.authority, address=place.https[0],
+        )
+    )  # fmt: skip
+    lab.front.app.change = fields(without("alt-svc"))
+    with (tmp_path / "log").open("wb") as log:
+        daemon = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "from isochrone.cli import main; main()", "run", "-c", str(config),
+            stdout=log, stderr=log, env={**os.environ, "ISOCHRONE_SECRET": SECRET},
+        )  # fmt: skip
+    try:
+        told, end = None, time.monotonic() + 90
+        while not told and time.monotonic() < end and daemon.returncode is None:
+            await asyncio.sleep(0.2)
+            with contextlib.suppress(aiohttp.ClientError):
+                async with lab.session.get(f"http://127.0.0.1:{listen}/status") as answer:
+                    told = (await answer.json())["edge"]
+        assert told, (tmp_path / "log").read_text()
+        assert {finding["check"] for finding in told["findings"]} == {"edge.alt_svc_removed"}
+    finally:
+        daemon.terminate()
+        assert await daemon.wait() == 0
