@@ -120,7 +120,7 @@ def day(tmp_path_factory):
         scheduler = scheduler_of(
             [
                 Recurring("probe", INTERVAL, probe),
-                Recurring("stuck", 2 * HOUR, lambda: jobs.run("stuck", 5 * HOUR, stuck), at_once=False),
+                Recurring("stuck", 2 * HOUR, lambda: jobs.run("stuck", 5 * HOUR, stuck), 2 * HOUR),
             ],
             run=run,
             skipped=jobs.skipped,

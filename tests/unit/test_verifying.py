@@ -135,3 +135,11 @@ async def test_silence_that_stays_ours_is_held_against_nobody():
 async def test_silence_everywhere_is_not_asked_again():
     assert await each(a=silent, b=silent) == ({"a": OURS, "b": OURS}, True, {"a": 1, "b": 1})
     assert await each(a=silent, b=good) == ({"a": FAILED, "b": OK}, False, {"a": 1, "b": 1})
+
+
+def test_what_stands_and_failed_last_is_doubtful():
+    made = verifying(h3=[OK, FAILED], dns=[OK, FAILED, OURS], health=[OK])
+    assert made.doubtful("http3") == {(ORIGIN.id, ENDPOINT)}
+    assert made.doubtful("dns") == {(ORIGIN.id, DNS)}
+    assert made.doubtful("health") == set()
+    assert verifying(h3=[OK, FAILED, FAILED, FAILED]).doubtful("http3") == set()  # withdrawn already

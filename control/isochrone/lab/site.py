@@ -132,10 +132,10 @@ class LabSite:
                 "base_url": self.edge.kv_api,
             },
             # Fast, to be seen within seconds: a real site would give its endpoints and its clients more rest. A round of checks
-            # must end within its interval, also where an endpoint is silent: 16 beginnings and the timeout take 1.95 s.
+            # should end within half an interval, also where an endpoint is silent: 16 beginnings and the timeout take 1.95 s.
             "publishing": {"max_moved_share": 1.0, "check_seconds": 5, "refresh_seconds": 10},
             "verification": {
-                "interval_seconds": 2, "timeout_seconds": 1.5, "trust_store": str(net.ca_pem), "fall": 3, "rise": 3,
+                "interval_seconds": 4, "timeout_seconds": 1.5, "trust_store": str(net.ca_pem), "fall": 3, "rise": 3,
             },
             "service": {"listen": self.daemon_url.removeprefix("http://")},
             "origins": [

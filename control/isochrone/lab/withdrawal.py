@@ -38,7 +38,6 @@ class Change:
     publish_s: float | None  # of that: from the verdict until the map was live
     rounds: int  # `fall` or `rise`
     interval_s: float
-    check_s: float  # what one check may take
     refresh_s: float
     #: rounds of checks until the verdict that proved nothing, or were skipped, because the machine was late: each costs an interval
     #: more than the bound allows for
@@ -51,16 +50,20 @@ class Change:
 
     @property
     def bound_s(self) -> float | None:
-        """The first check comes at most an interval later, the last one takes `check_s`; then publish and refresh."""
+        """As many check intervals as rounds, then publish and refresh.
+
+        The first check comes at most an interval later. To offer again, the others come an interval apart and a good check takes
+        next to nothing; to withdraw, they come half an interval apart, which leaves the last one time for its silence.
+        """
         if self.publish_s is None:
             return None
-        return self.rounds * self.interval_s + self.check_s + self.publish_s + self.refresh_s
+        return self.rounds * self.interval_s + self.publish_s + self.refresh_s
 
     def document(self) -> dict[str, Any]:
         """For the demo's report."""
         return {
             "seconds": _rounded(self.seconds), "bound_s": _rounded(self.bound_s), "checks": self.rounds,
-            "check_interval_s": self.interval_s, "check_timeout_s": self.check_s, "publish_s": _rounded(self.publish_s),
+            "check_interval_s": self.interval_s, "publish_s": _rounded(self.publish_s),
             "refresh_s": self.refresh_s, "rounds_left_out": self.left_out,
         }  # fmt: skip
 
@@ -72,8 +75,8 @@ def told(change: dict[str, Any]) -> str:
         return f"more than {WAIT_S:g} s; rounds of checks left out because this machine was late: {late}"
     more = f"; beyond it, rounds of checks left out because this machine was late: {late}" if late else ""
     return (
-        f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} checks every {change['check_interval_s']:g} s, the last "
-        f"takes up to {change['check_timeout_s']:g} s, publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{more})"
+        f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} check intervals of {change['check_interval_s']:g} s, "
+        f"publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{more})"
     )
 
 
@@ -129,7 +132,7 @@ class Withdrawal:
             publish_s, made = None, _rounds_of(await self._status())
         # The round under way when the cause began may be one more.
         return Change(
-            seconds, publish_s, rounds, self._verification.interval_seconds, self._verification.timeout_seconds,
+            seconds, publish_s, rounds, self._verification.interval_seconds,
             self.site.refresh_seconds, max(0, made - before - rounds - 1),
         )  # fmt: skip
 

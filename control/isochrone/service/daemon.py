@@ -34,11 +34,12 @@ from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
     from isochrone.probing.target_source import TargetSource
+    from isochrone.service.verifying import Key
     from isochrone.settings import Settings
     from isochrone.store.sqlite import Store
 
@@ -157,14 +158,20 @@ class Daemon:
 
     def _schedule(self) -> AsyncIOScheduler:
         settings, verifying = self.settings, self.verifying
-        checks = settings.verification.interval_seconds
+        checks, build = settings.verification.interval_seconds, settings.estimation.interval_seconds
         recurring = [
             Recurring("probe", settings.probing.interval_seconds, self._probe),
             Recurring("health", checks, partial(self._check, "health", verifying.health_round)),
             Recurring("http3", checks, partial(self._check, "http3", verifying.endpoint_round)),
-            Recurring("http3-deep", checks, self._check_deep, at_once=False),
-            Recurring("build", settings.estimation.interval_seconds, self._want_build, at_once=False),
-            Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, at_once=False),
+            Recurring(
+                "health-again", checks, partial(self._again, "health", verifying.health_round), checks / 2
+            ),
+            Recurring(
+                "http3-again", checks, partial(self._again, "http3", verifying.endpoint_round), checks / 2
+            ),
+            Recurring("http3-deep", checks, self._check_deep, checks),
+            Recurring("build", build, self._want_build, build),
+            Recurring("housekeeping", HOUSEKEEPING_SECONDS, self._housekeeping, HOUSEKEEPING_SECONDS),
         ]
         if self.agents.origins:
             recurring.append(Recurring("agents", AGENTS_SECONDS, self._watch_agents))
@@ -240,6 +247,13 @@ class Daemon:
         if changed:
             await self._tell_edge()
             await self._want_build()
+
+    async def _again(self, name: str, check: Callable[[Collection[Key]], Awaitable[bool]]) -> None:
+        """Halfway between two rounds, of what has begun to fail: so a promise ends within `fall` intervals, whatever a check takes."""
+        doubtful = self.verifying.doubtful(name)
+        record = self.jobs.records.get(name)
+        if doubtful and not (record and record.running_since):
+            await self._check(name, partial(check, doubtful))
 
     async def _check_deep(self) -> None:
         """What it finds counts with the next round of cheap checks."""

@@ -25,7 +25,7 @@ class Recurring:
     name: str
     seconds: float
     work: Work
-    at_once: bool = True  # the first run is at the start, else after the first interval
+    first: float = 0.0  # seconds until the first run
 
 
 def scheduler_of(
@@ -45,7 +45,7 @@ def scheduler_of(
 
     scheduler.add_listener(on_skipped, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
     for job in recurring:
-        add(scheduler, job, run=run, first=0.0 if job.at_once else job.seconds)
+        add(scheduler, job, run=run, first=job.first)
     return scheduler
 
 

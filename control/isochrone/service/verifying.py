@@ -111,8 +111,17 @@ class Verifying:
             keys |= {(origin.id, DNS) for origin in self.origins}
         return keys | {(origin.id, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc}
 
-    async def health_round(self) -> bool:
-        """Check whether the origins are up. Returns whether a promise or a state changed.
+    def doubtful(self, name: str) -> set[Key]:
+        """Of one kind of check, what stands and failed the last time."""
+        kind = {HEALTH: {HEALTH}, DNS: {DNS}}.get(name)
+        return {
+            (origin, what)
+            for (origin, what), standing in self.standings.items()
+            if standing.offered and standing.failed and (what in kind if kind else what not in {HEALTH, DNS})
+        }
+
+    async def health_round(self, only: Collection[Key] | None = None) -> bool:
+        """Check whether the origins are up, all or only some. Returns whether a promise or a state changed.
 
         Raises:
             StoreError: standings could not be kept.
@@ -124,10 +133,10 @@ class Verifying:
             return Verdict(result.outcome, result.silent)
 
         checks = {(origin.id, HEALTH): partial(check, origin) for origin in self.origins}
-        return await self._round(HEALTH, await self._each(checks))
+        return await self._round(HEALTH, await self._each(_some(checks, only)))
 
-    async def endpoint_round(self) -> bool:
-        """Check all affinity endpoints by HTTP/3. Returns whether a promise or a state changed.
+    async def endpoint_round(self, only: Collection[Key] | None = None) -> bool:
+        """Check affinity endpoints by HTTP/3, all or only some. Returns whether a promise or a state changed.
 
         Raises:
             StoreError: standings could not be kept.
@@ -143,7 +152,7 @@ class Verifying:
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
         checks = {(origin.id, authority): partial(check, origin, authority) for origin, authority in wanted}
-        return await self._round(HTTP3, await self._each(checks))
+        return await self._round(HTTP3, await self._each(_some(checks, only)))
 
     async def dns_round(self) -> bool:
         """Ask for all regional names, at their servers and at resolvers. Returns whether a promise or a state changed.
@@ -281,6 +290,10 @@ class Verifying:
             why,
             bad,
         )
+
+
+def _some(checks: Mapping[Key, Check], only: Collection[Key] | None) -> Mapping[Key, Check]:
+    return checks if only is None else {key: check for key, check in checks.items() if key in only}
 
 
 async def _after(seconds: float, check: Check) -> Verdict:
