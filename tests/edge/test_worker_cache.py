@@ -148,3 +148,10 @@ async def test_off_by_default():
     async with a_site("a") as site:
         site.a.answer = answer(b"cache-control: max-age=60\r\n")
         assert (await twice(site, "/off"))[0] == 2
+
+
+async def test_an_answer_to_a_body_is_given_to_nobody_else(site):
+    raw = b"GET /fat HTTP/1.1\r\nhost: www.example.test\r\n"
+    assert b'"length": 4' in await site.raw(raw + b"content-length: 4\r\n\r\nevil")
+    await asyncio.sleep(0.1)
+    assert b'"length": 0' in await site.raw(raw + b"\r\n")

@@ -61,3 +61,14 @@ def test_what_is_written_into_a_copy_is_taken_out_again():
     back, out = cache.given(cache.kept({}, 7, "", 1000.0)[0], 1000.0)
     assert "cache-control" in out
     assert back == {"age": "0"}
+
+
+def test_an_answer_to_a_body_is_neither_given_nor_kept():
+    assert not cache.may_answer("GET", {"content-length": "4"})
+    assert not cache.may_answer("GET", {"transfer-encoding": "chunked"})
+    assert cache.may_answer("GET", {"content-length": "0"})
+
+
+def test_a_lifetime_of_any_length_is_a_number():
+    fields = {"content-length": "2", "cache-control": "max-age=" + "9" * 5000}
+    assert cache.lifetime(200, fields, 60) == 60

@@ -35,6 +35,8 @@ def may_answer(method: str, headers: Mapping[str, str]) -> bool:
     """Whether a copy may answer this request at all, and its answer be kept."""
     if method != "GET" or "authorization" in headers or "range" in headers or "upgrade" in headers:
         return False
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        return False  # a body may change the answer, and is no part of the key
     wanted = directives(headers.get("cache-control"))
     return not ("no-store" in wanted or "no-cache" in wanted or wanted.get("max-age") == "0")
 
@@ -60,7 +62,7 @@ def lifetime(status: int, headers: Mapping[str, str], limit: int) -> int:
         return 0
     for name in ("s-maxage", "max-age"):
         if name in said:
-            seconds = int(said[name]) if said[name].isascii() and said[name].isdecimal() else 0
+            seconds = int(said[name][:19]) if said[name].isascii() and said[name].isdecimal() else 0
             return min(limit, max(0, seconds - _age(headers)))
     return limit if status in _BY_DEFAULT and "expires" not in headers else 0
 
