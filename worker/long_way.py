@@ -103,7 +103,8 @@ class Request:
         limits = isolate.variables.limits
         if not self.plain:
             if BUDGET in self.headers:
-                limits = limits._replace(budget=budget_seconds(self.headers, limits.budget))
+                budget = budget_seconds(self.headers, limits.budget)
+                limits = limits._replace(budget=budget, shortened=budget < limits.budget)
             keep = may_keep(self.headers, isolate.variables.keep_body)
 
         def repeatable(sent: bool) -> bool:

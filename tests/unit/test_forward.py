@@ -201,3 +201,15 @@ async def test_nothing_goes_past_the_budget_and_every_request_ends_with_an_answe
         assert (done.response is None) == (done.origin is None)
         assert done.status in (200, 502, 503, 504)
         assert done.tries <= 4
+
+
+async def test_a_client_that_shortens_the_budget_makes_no_origin_look_bad():
+    breaker = Breaker()
+    for _ in range(2 * FAILURES):
+        done = await World(a=(0.05, "ok")).run(breaker, budget=0.005, shortened=True)
+        assert done.status == 504
+    assert not breaker.troubled("a")
+    await World(a=(0.05, "refused")).run(breaker, budget=1.0, shortened=True)
+    assert breaker.troubled("a")  # a refusal is one, however short the budget
+    await World(b=(9.0, "ok"), a=(0.01, "refused")).run(breaker, budget=2.3, each_try=2.0, shortened=True)
+    assert breaker.troubled("b")  # it had a whole try

@@ -104,3 +104,31 @@ async def test_no_hedge_without_leave(why):
     world = World(a=(0.08, 200))
     done = await world.run(**why)
     assert (done.response, world.sent, done.hedged) == ("a", ["a"], False)
+
+
+async def both(a, b, *, shortened=False):
+    usual, bucket, breaker = Usual(), TokenBucket(share=1), Breaker()
+    for _ in range(MIN_SAMPLES):
+        usual.add("a", 0.01)
+    done = await forward(
+        ORIGINS[:2],
+        World(a=a, b=b).send,
+        repeatable=lambda sent: True,
+        breaker=breaker,
+        clock=asyncio.get_running_loop().time,
+        limits=Limits(retry_statuses=frozenset({503}), shortened=shortened),
+        hedging=Hedging(bucket, usual),
+    )
+    return done, {name for name in "ab" if breaker.troubled(name)}
+
+
+async def test_a_bad_answer_of_the_second_does_not_win():
+    done, troubled = await both((0.1, 200), (0.01, 503))
+    assert (done.status, done.origin.id, done.tries, troubled) == (200, "a", 2, {"b"})
+    done, troubled = await both((0.05, 503), (0.1, "refused"))
+    assert (done.status, done.origin.id, done.tries, troubled) == (503, "a", 2, {"a", "b"})
+
+
+async def test_each_is_blamed_for_its_own_failure():
+    done, troubled = await both((0.05, "refused"), (0.1, "refused"))
+    assert (done.status, done.tries, troubled) == (502, 2, {"a", "b"})

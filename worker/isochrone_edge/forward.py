@@ -77,7 +77,7 @@ async def forward(
     if hedging is not None:
         hedging.bucket.earn()
         if len(candidates) > 1 and repeatable(True):
-            send = _Hedged(send, candidates, hedging, breaker, clock)
+            send = _Hedged(send, candidates, hedging, breaker, clock, limits)
     tries, status, reason = 0, 502, "unreachable"
     held: tuple[int, Any, Origin] | None = None  # an answer that counts as a failure, but is one
     while candidates:
@@ -87,18 +87,24 @@ async def forward(
             break
         origin = candidates.pop(0)
         tries += 1
-        sent = True
+        sent, hedged, response = True, False, None
+        seconds = min(left, limits.each_try)
+        # A client that gives an origin too little time must not make it look bad to all others.
+        blame = not (limits.shortened and seconds < limits.each_try)
+        error: Exception | None = None
         try:
-            status, response = await send(origin, min(left, limits.each_try))
-        except Unreachable as error:
-            status, reason, sent = 502, "unreachable", error.sent
-        except TimeoutError:
+            status, response = await send(origin, seconds)
+        except (Unreachable, TimeoutError) as caught:
+            error = caught
+        if isinstance(send, _Hedged):
+            origin, hedged, held = send.winner, send.hedged, send.held or held
+            tries += send.extra
+        if isinstance(error, Unreachable):
+            status, reason, sent, blame = 502, "unreachable", error.sent, True
+        elif error is not None:
             status, reason = 504, "timeout"
         else:
-            hedged = False
-            if hedging is not None and isinstance(send, _Hedged):
-                origin, hedged = send.winner, send.hedged
-                tries += hedged
+            blame = True
             if status in NOT_CONNECTED:
                 reason, sent = "unreachable", False
             elif status in limits.retry_statuses:
@@ -119,7 +125,8 @@ async def forward(
                 )
             held = status, response, origin
         now = clock()
-        breaker.failed(origin.id, now)
+        if blame:
+            breaker.failed(origin.id, now)
         if not repeatable(sent):
             break
     if held is not None:
@@ -139,14 +146,18 @@ class _Hedged:
         hedging: Hedging,
         breaker: Breaker,
         clock: Callable[[], float],
+        limits: Limits,
     ) -> None:
         self._send, self._candidates, self._hedging = send, candidates, hedging
-        self._breaker, self._clock = breaker, clock
+        self._breaker, self._clock, self._limits = breaker, clock, limits
         self.winner = candidates[0]
         self.hedged = False
+        self.extra = 0  # requests beside the first, of the last call
+        #: an answer that counts as a failure, while the other origin had not answered yet
+        self.held: tuple[int, Any, Origin] | None = None
 
     async def __call__(self, origin: Origin, seconds: float) -> tuple[int, Any]:
-        self.winner = origin
+        self.winner, self.extra, self.held = origin, 0, None
         usual = self._hedging.usual.p95(origin.id)
         if self.hedged or usual is None or usual >= seconds or not self._candidates:
             return await self._send(origin, seconds)
@@ -154,16 +165,23 @@ class _Hedged:
         try:
             done, _ = await asyncio.wait(tasks, timeout=usual)
             if not done and self._hedging.bucket.take():
-                self.hedged = True
+                self.hedged, self.extra = True, 1
                 second = self._candidates.pop(0)
                 tasks[asyncio.ensure_future(self._send(second, seconds - usual))] = second
             while True:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     self.winner = tasks.pop(task)
-                    if task.exception() is None or not tasks:
+                    error = task.exception()
+                    if not tasks or (error is None and not self._failed(task.result()[0])):
                         return task.result()
-                    self._breaker.failed(self.winner.id, self._clock())
+                    if error is None:
+                        self.held = (*task.result(), self.winner)
+                    if not (isinstance(error, TimeoutError) and self._limits.shortened):
+                        self._breaker.failed(self.winner.id, self._clock())
         finally:
             for task in tasks:
                 task.cancel()
+
+    def _failed(self, status: int) -> bool:
+        return status in NOT_CONNECTED or status in self._limits.retry_statuses
