@@ -193,3 +193,13 @@ def test_hosts_are_remembered_only_when_they_are_ours():
     for n in range(1000):
         isolate.front(f"https://a.test:{n}", f"a.test:{n}")
     assert len(isolate.fronts) <= 256
+
+
+def test_no_value_that_would_take_the_site_down_is_taken():
+    bad = {
+        "BUDGET_MS": "0", "TRY_MS": "0.5", "LOG_SHARE": "50", "MAP_REFRESH_FLOOR_SECONDS": "100", "MAX_TRIES": 3, "ORIGINS": [],
+    }  # fmt: skip
+    got = read(bad.get)
+    assert {problem.split(" ")[0] for problem in got.problems} == bad.keys()
+    assert (got.limits.budget, got.limits.each_try, got.limits.tries, got.log_share) == (2.5, 2.0, 4, 0)
+    assert got.refresh == 60

@@ -45,6 +45,7 @@ class Limits(Record):
     each_try: float = 2.0
     tries: int = 4
     retry_statuses: frozenset[int] = frozenset()
+    shortened: bool = False  # the client gave less than the budget
 
 
 class Variables(Record):
@@ -69,7 +70,7 @@ class Variables(Record):
 
 
 def read(get: Callable[[str], object]) -> Variables:
-    """The variables, from what gives the value of one by its name (anything but a string counts as not set)."""
+    """The variables, from what gives the value of one by its name; None: not set."""
     problems: list[str] = []
 
     def value(name: str, parse: Callable[[str], T]) -> T:
@@ -79,17 +80,19 @@ def read(get: Callable[[str], object]) -> Variables:
                 return parse(text)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 problems.append(f"{name} is not usable, its default is in force: {error}")
+        elif text is not None:
+            problems.append(f"{name} is not usable, its default is in force: it is no string")
         return parse(DEFAULTS[name])
 
-    floor = value("MAP_REFRESH_FLOOR_SECONDS", _number)
+    floor = value("MAP_REFRESH_FLOOR_SECONDS", _floor)
     return Variables(
         origins=value("ORIGINS", lambda text: built_in_origins(json.loads(text))),
         site=value("SITE", _hosts),
         refresh=value("MAP_REFRESH_SECONDS", lambda text: _at_least(floor, text)),
         cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
         limits=Limits(
-            budget=value("BUDGET_MS", _number) / 1000,
-            each_try=value("TRY_MS", _number) / 1000,
+            budget=value("BUDGET_MS", _positive) / 1000,
+            each_try=value("TRY_MS", _positive) / 1000,
             tries=max(1, int(value("MAX_TRIES", _number))),
             retry_statuses=value("RETRY_STATUSES", _statuses),
         ),
@@ -100,7 +103,7 @@ def read(get: Callable[[str], object]) -> Variables:
         cache_ttl=int(value("CACHE_TTL_SECONDS", _number)),
         hedge=value("HEDGE", lambda text: _one_of(text, "on", "off")) == "on",
         slow=value("SLOW_MS", _number) / 1000,
-        log_share=value("LOG_SHARE", _number),
+        log_share=value("LOG_SHARE", _share),
         crossing=value("CROSSING", lambda text: _one_of(text, "on", "off")) == "on",
         secret=value("ISOCHRONE_SECRET", str),
         problems=tuple(problems),
@@ -111,6 +114,27 @@ def _number(text: str) -> float:
     number = float(text)
     if not 0 <= number < 1e9:
         raise ValueError(f"{text!r} is not between 0 and 1e9")
+    return number
+
+
+def _positive(text: str) -> float:
+    number = _number(text)
+    if number < 1:
+        raise ValueError(f"{text!r} is below 1")
+    return number
+
+
+def _share(text: str) -> float:
+    number = _number(text)
+    if number > 1:
+        raise ValueError(f"{text!r} is above 1")
+    return number
+
+
+def _floor(text: str) -> float:
+    number, usual = _number(text), float(DEFAULTS["MAP_REFRESH_SECONDS"])
+    if number > usual:  # or the default of the interval itself would be refused
+        raise ValueError(f"{text!r} is above {usual:g}")
     return number
 
 
