@@ -26,8 +26,11 @@ class Default(WorkerEntrypoint):
         global _rim  # noqa: PLW0603  an isolate's state outlives its requests
         began = time()
         if _rim is None:
-            _rim = Rim(self.env)
-            self.ctx.waitUntil(asyncio.ensure_future(_warm()))
+            made = Rim(self.env)  # another request may run meanwhile: an import of JavaScript lets it
+            if _rim is None:
+                _rim = made
+                made.begin()
+                self.ctx.waitUntil(asyncio.ensure_future(_warm()))
         rim, isolate, js_request, first = _rim, _rim.isolate, request.js_object, None
         isolate.counters["requests"] += 1
         try:
@@ -73,7 +76,7 @@ class Default(WorkerEntrypoint):
         """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long."""
         if not (isolate.snapshot.claim(now) or isolate.cold()):
             return
-        look = asyncio.ensure_future(isolate.look(WorkersKV(self.env.LATENCY_MAP), time()))
+        look = asyncio.ensure_future(isolate.look(WorkersKV(getattr(self.env, "LATENCY_MAP", None)), time()))
         self.ctx.waitUntil(look)
         wait = isolate.variables.cold_wait
         if isolate.steering.map is None and wait:

@@ -47,12 +47,16 @@ class Rim:
                 self.read_text, self.send, self.send_copy, self.dress = (
                     found.read, found.send, found.sendCopy, found.dress,
                 )  # fmt: skip
-                found.configure(dumps(sorted(KEPT)), WATCH_BYTES, self.on_end)
             except Exception as error:  # noqa: BLE001 - a runtime that does not offer it
                 self.crossing = None
                 print(dumps({"event": "start", "reason": f"without crossing.mjs: {error}"}))
         if self.crossing is None:
             self.isolate.ordinary = False
+
+    def begin(self) -> None:
+        """This is the isolate's one: it is told how watched bodies end."""
+        if self.crossing is not None:
+            self.crossing.configure(dumps(sorted(KEPT)), WATCH_BYTES, self.on_end)
 
     def shape(self, lane: Lane):
         """A lane on the other side, made when its first request comes."""
@@ -126,6 +130,8 @@ class WorkersKV:
 
     async def text(self, key: str) -> str | None:
         """A value as text."""
+        if self._binding is None:
+            raise ConnectionError("there is no KV binding LATENCY_MAP")
         value = await self._binding.get(key, "text")
         return value if isinstance(value, str) else None
 

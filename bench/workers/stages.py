@@ -26,6 +26,7 @@ class Default(WorkerEntrypoint):
         global _rim  # noqa: PLW0603
         if _rim is None:
             _rim = Rim(self.env)
+            _rim.begin()
         rim, isolate, js_request = _rim, _rim.isolate, request.js_object
         if isolate.steering.map is None:
             data = await self.env.LATENCY_MAP.get("map", "arrayBuffer")

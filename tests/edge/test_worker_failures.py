@@ -7,7 +7,9 @@ import time
 import aiohttp
 import pytest
 import pytest_asyncio
-from edge_support import OK, a_site, hang, make_map, reset, slow, status
+from edge_support import OK, Origin, a_site, hang, make_map, reset, slow, status
+
+from isochrone.lab.local_edge import LocalEdge
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 NAMES = ("a", "b", "c", "dead")
@@ -361,3 +363,29 @@ async def test_nothing_is_confused_when_all_happens_at_once(site):
 
     await asyncio.gather(*(one(n) for n in range(30)))
     site.a.answer = OK
+
+
+async def test_a_client_that_shortens_its_budget_ejects_nobody(site):
+    site.a.answer = site.b.answer = site.c.answer = slow(0.1)
+    for _ in range(12):
+        response, _body = await site.get(headers={"x-isochrone-budget-ms": "5"})
+        assert response.status == 504
+    assert (await site.status())["ejected"] == {}
+
+
+async def test_all_first_requests_of_an_isolate_share_what_it_knows():
+    async with a_site("a") as site:
+        await asyncio.gather(*[site.get() for _ in range(8)])
+        assert (await site.status())["requests"]["requests"] == 9
+
+
+async def test_without_a_binding_for_the_map_requests_go_to_the_built_in_order():
+    async with Origin("a") as origin:
+        edge = LocalEdge(
+            vars={"ORIGINS": json.dumps([{"id": "a", "host": "a.origins.test"}])},
+            origins={"a.origins.test": origin.place},
+        )
+        async with edge, aiohttp.ClientSession() as session:
+            for _ in range(3):
+                async with session.get(edge.url) as response:
+                    assert response.status == 200

@@ -140,7 +140,7 @@ class Isolate:
     def _try(self, live: LatencyMap) -> Steering | None:
         try:
             steering = self._steer(live)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             self._refused[live.version] = f"map {live.version} refused: {error}"
             self.snapshot.counters["damaged"] += 1
             return None
