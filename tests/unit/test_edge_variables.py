@@ -203,3 +203,22 @@ def test_no_value_that_would_take_the_site_down_is_taken():
     assert {problem.split(" ")[0] for problem in got.problems} == bad.keys()
     assert (got.limits.budget, got.limits.each_try, got.limits.tries, got.log_share) == (2.5, 2.0, 4, 0)
     assert got.refresh == 60
+
+
+async def test_a_map_with_odd_values_leaves_the_last_good_one():
+    for odd in ({"authority": 443, "ma": 3}, {"authority": "a.test:443", "ma": float("inf")}):
+        isolate = Isolate(lambda name: None)
+        data = make(1.0, alt_svc=odd)
+        version = LatencyMap(data).version
+        digest = hashlib.sha256(data).hexdigest()
+
+        class KV:
+            async def text(self, key, entry=(version, digest)):
+                return json.dumps({"version": entry[0], "key": "map/1", "sha256": entry[1]})
+
+            async def data(self, key, value=data):
+                return value
+
+        await isolate.look(KV(), 1.0)
+        assert isolate.steering.map is None
+        assert isolate.problem().startswith(f"map {version} refused")
