@@ -34,11 +34,12 @@ class Default(WorkerEntrypoint):
         rim, isolate, js_request, first = _rim, _rim.isolate, request.js_object, None
         isolate.counters["requests"] += 1
         try:
-            if began >= isolate.snapshot.next_look or isolate.steering.map is None:
-                await self._refresh(isolate, began)
+            waited_for_map = (
+                began >= isolate.snapshot.next_look or isolate.steering.map is None
+            ) and await self._refresh(isolate, began)
             # The quick way: the first candidate answers, and nothing is out of the ordinary. All in one function, since
             # each line that a request runs through costs it about a microsecond.
-            seen = rim.glance(js_request) if isolate.ordinary else ""
+            seen = rim.glance(js_request) if isolate.ordinary and not waited_for_map else ""
             if seen:
                 base, named, facts, client, listed = seen.split("\n")
                 lane = isolate.lane(facts)
@@ -72,15 +73,20 @@ class Default(WorkerEntrypoint):
             print(traceback.format_exc())
             return rim.long_way(self.ctx, js_request, began).fail(500, f"edge:{type(error).__name__}")
 
-    async def _refresh(self, isolate: Isolate, now: float) -> None:
-        """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long."""
+    async def _refresh(self, isolate: Isolate, now: float) -> bool:
+        """The look at KV goes on beside the request; only an isolate without a map waits for it, and not long.
+
+        True when so much of the budget went by that the quick way is none: it gives a whole try.
+        """
         if not (isolate.snapshot.claim(now) or isolate.cold()):
-            return
+            return False
         look = asyncio.ensure_future(isolate.look(WorkersKV(getattr(self.env, "LATENCY_MAP", None)), time()))
         self.ctx.waitUntil(look)
-        wait = isolate.variables.cold_wait
+        wait = min(isolate.variables.cold_wait, isolate.variables.limits.budget / 2)
         if isolate.steering.map is None and wait:
             await asyncio.wait((look,), timeout=wait)
+            return time() - now + isolate.first_ms / 1000 > isolate.variables.limits.budget
+        return False
 
 
 async def _warm() -> None:

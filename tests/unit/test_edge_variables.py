@@ -208,15 +208,15 @@ def test_no_value_that_would_take_the_site_down_is_taken():
 async def test_a_map_with_odd_values_leaves_the_last_good_one():
     for odd in ({"authority": 443, "ma": 3}, {"authority": "a.test:443", "ma": float("inf")}):
         isolate = Isolate(lambda name: None)
-        data = make(1.0, alt_svc=odd)
-        version = LatencyMap(data).version
-        digest = hashlib.sha256(data).hexdigest()
+        encoded = make(1.0, alt_svc=odd)
+        version = LatencyMap(encoded).version
+        digest = hashlib.sha256(encoded).hexdigest()
 
         class KV:
             async def text(self, key, entry=(version, digest)):
                 return json.dumps({"version": entry[0], "key": "map/1", "sha256": entry[1]})
 
-            async def data(self, key, value=data):
+            async def data(self, key, value=encoded):
                 return value
 
         await isolate.look(KV(), 1.0)
