@@ -205,7 +205,7 @@ def test_the_plan_is_valid_for_the_shortest_ttl(one, other, now):
 
 def test_the_plan_is_not_to_be_used_while_the_promise_is_broken():
     agreed = {"A": answer()}
-    assert entry(promise(), agreed, None, [found("ttl_low", "x", "y")], now=0).usable
-    assert entry(promise(), agreed, None, [found("silent", "x", "y")], now=0).usable
+    assert entry(promise(), agreed, None, [found("ttl_low", "x", "y")], now=0).proved
+    assert entry(promise(), agreed, None, [found("silent", "x", "y")], now=0).proved
     plan = entry(promise(), agreed, None, [found("balancer", "x", "y")], now=0)
-    assert (plan.usable, plan.addresses, plan.why) == (False, (), ("dns.balancer",))
+    assert (plan.proved, plan.addresses, plan.why) == (False, (), ("dns.balancer",))

@@ -251,7 +251,7 @@ async def test_a_port_in_use_is_one_sentence(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         config = tmp_path / "isochrone.toml"
-        config.write_text(GOOD + f'[service]\nlisten = "127.0.0.1:{port}"\n')
+        config.write_text(GOOD + f'[probing]\nlab = true\n[service]\nlisten = "127.0.0.1:{port}"\n')
         code, _, err = await command("run", "-c", str(config))
     assert code == 2
     assert err.count("\n") == 1
