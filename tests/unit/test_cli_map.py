@@ -375,3 +375,35 @@ def test_what_is_no_ordinary_file_is_never_written_over(folder):
     build(folder, "--samples", folder / "a.csv", "--out", folder / "link.map")
     assert (folder / "link.map").is_symlink()
     assert (folder / "linked.map").read_bytes().startswith(b"ISOMAP")
+
+
+def test_build_tells_what_the_estimates_set_aside(folder, tmp_path):
+    head, *rows = samples().splitlines()
+    old = samples(now=NOW - 90_000).splitlines()[1:]
+    (tmp_path / "some.csv").write_text("\n".join([head, *rows, *old, "x"]) + "\n")
+    done = build(folder, "--samples", tmp_path / "some.csv", "--out", tmp_path / "x.map")
+    assert "240 of 481 samples used" in done.stdout
+    assert "set aside: 240 outside window\n" in done.stderr
+    (tmp_path / "old.csv").write_text("\n".join([head, *old, "x"]) + "\n")
+    told = refused(
+        "build", "--origins", folder / "origins.csv", "--now", NOW, "--samples", tmp_path / "old.csv",
+        "--out", tmp_path / "y.map", status=1,
+    )  # fmt: skip
+    assert "old.csv:242" in told
+    assert "240 outside window" in told
+    assert not (tmp_path / "y.map").exists()
+
+
+def test_build_names_the_cells_of_overrides(folder, tmp_path):
+    text = '[[overrides]]\n{}\norigin = "sin"\nreason = "x"\nexpires = 2100-01-01\n'
+    cells = ('asn = 3320\ncountry = "DE"', "asn = 701", 'colo = "FRA"', 'country = "ES"')
+    (tmp_path / "c.toml").write_text("".join(text.format(cell) for cell in cells))
+    told = build(
+        folder, "--samples", folder / "a.csv", "--out", tmp_path / "x.map", "-c", tmp_path / "c.toml"
+    ).stdout
+    for cell in ("asn_country 3320 DE", "asn 701", "colo FRA", "country ES"):
+        assert f"override applied: {cell} -> sin\n" in told
+
+
+def test_a_file_without_end_is_no_map():
+    assert "more than 25 MiB" in refused("lookup", "/dev/zero", "--asn", 1)

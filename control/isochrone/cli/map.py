@@ -105,6 +105,7 @@ def build_command(
     from isochrone.estimation.samples import NoSamplesError, Rejects, SamplesError
     from isochrone.estimation.samples_csv import read_samples
     from isochrone.mapping.build import NothingToBuildError, build_map
+    from isochrone.mapping.lookup import key_fields
     from isochrone.mapping.override import overrides_of
     from isochrone.settings import SettingsError
 
@@ -121,8 +122,10 @@ def build_command(
         if not rejects.used:
             raise NoSamplesError(rejects)
         if not counted.counts.get("used", 1):
+            for sentence in rejects.sentences():
+                click.echo(f"isochrone: set aside: {sentence}", err=True)
             raise Failure(
-                f"none of {rejects.used} samples can be used: {_set_aside(counted.counts)}; is --now right?",
+                f"none of {rejects.used} samples can be used: {_set_aside(counted.counts)}; is --now right? No map was written",
                 1,
             )
         say("estimating")
@@ -159,14 +162,19 @@ def build_command(
         return
     for sentence in rejects.sentences():
         click.echo(f"isochrone: set aside: {sentence}", err=True)
+    late = _set_aside({name: table.counts.get(name, 0) for name in ("outside_window", "faster_than_light")})
+    if late:
+        click.echo(f"isochrone: set aside: {late}", err=True)
     cells = ", ".join(f"{count:,} {level}" for level, count in report.cells.items())
     click.echo(f"{out}: {report.version}, {report.bytes:,} bytes, {report.colours:,} colours; cells: {cells}")
     click.echo(
-        f"{rejects.used:,} of {rejects.rows:,} samples used; {report.changed:,} first choices changed, {report.held:,} held"
+        f"{table.counts.get('used', rejects.used):,} of {rejects.rows:,} samples used; {report.changed:,} first choices changed, {report.held:,} held"
     )
     for applied in report.overrides:
+        override = applied.override
+        fields = key_fields(override.level, override.key).values()
         click.echo(
-            f"override {applied.status}: {applied.override.level} {applied.override.key} -> {applied.override.origin}"
+            f"override {applied.status}: {override.level} {' '.join(map(str, fields))} -> {override.origin}"
         )
 
 

@@ -20,13 +20,20 @@ from isochrone_edge.latency_map import LatencyMap, MapError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
+#: what a value in Workers KV may have
+MAP_MAX_BYTES = 25 << 20
+
 Counted = TypeVar("Counted", bound="Sized")
 
 
 def load_map(path: Path) -> LatencyMap:
     """The map in a file, or the command's end."""
     try:
-        return LatencyMap(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(MAP_MAX_BYTES + 1)
+        if len(data) > MAP_MAX_BYTES:
+            raise MapError(f"more than {MAP_MAX_BYTES >> 20} MiB, which no value in KV has")
+        return LatencyMap(data)
     except OSError as error:
         raise Failure(
             f"{path}: can't be read: {error.strerror}; name a file that `isochrone map build` wrote"
