@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from isochrone.cli.map_files import write_whole
 from isochrone_edge.latency_map import LatencyMap
 
 COMMAND = [sys.executable, "-m", "isochrone.cli"]
@@ -407,3 +408,28 @@ def test_build_names_the_cells_of_overrides(folder, tmp_path):
 
 def test_a_file_without_end_is_no_map():
     assert "more than 25 MiB" in refused("lookup", "/dev/zero", "--asn", 1)
+
+
+def test_an_interrupted_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "x.map").write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "x.map", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x.map", b"old")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "origins.csv", "c.toml"])
+def test_build_does_not_write_over_what_it_reads(folder, tmp_path, name):
+    for file in ("a.csv", "origins.csv"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    (tmp_path / "c.toml").write_text("")
+    before = (tmp_path / name).read_bytes()
+    told = refused(
+        "build", "--origins", tmp_path / "origins.csv", "--samples", tmp_path / "a.csv", "-c", tmp_path / "c.toml",
+        "--now", NOW, "--out", tmp_path / name,
+    )  # fmt: skip
+    assert "would be lost" in told
+    assert (tmp_path / name).read_bytes() == before

@@ -114,6 +114,11 @@ def build_command(
     before = None if previous is None else load_map(previous)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise Failure(f"{out}: a map can't be written there; name a file in a folder that exists with --out")
+    for path in (origins, *samples, *([config] if config else [])):
+        if path.exists() and out.exists() and path.samefile(out):
+            raise Failure(
+                f"{out}: is read by this very build, and would be lost; name another file with --out"
+            )
     try:
         places = load_origins(origins).origins
         rejects = Rejects()

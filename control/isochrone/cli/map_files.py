@@ -65,10 +65,12 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C too leaves nothing behind
         if name:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
+        if not isinstance(error, OSError):
+            raise
         raise Failure(
             f"{path}: can't be written: {error.strerror}; what was there before is as it was"
         ) from None
