@@ -2,14 +2,18 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isochrone.cli import Failure, cli
 from isochrone.estimation.samples import SampleColumns
 from isochrone.replay.clients import clients_of
+from isochrone.replay.doubts import shared_samples
 from isochrone.replay.judge import Judged, report, summary
 from isochrone.replay.learn import whole_window
 from isochrone.settings import Estimation
@@ -64,7 +68,8 @@ test_samples.__test__ = False
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli, ["replay", *arguments], catch_exceptions=True)
+    now = () if "--now" in arguments else ("--now", str(TEST_AT + 60))
+    return CliRunner().invoke(cli, ["replay", *arguments, *now], catch_exceptions=True)
 
 
 def replayed(files, *more, **other):
@@ -108,8 +113,76 @@ def test_for_people(files):
     assert result.exit_code == 0
     assert "9 clients judged by the median of their 108 samples, 30 days later" in result.stdout
     assert "1 left out: measured to one origin only" in result.stdout
-    assert "against the nearest by geography" in result.stdout
+    assert "learnt from 108 of 108 samples, up to 2027-01-15 08:00:03 UTC" in result.stdout
     assert "all clients: 9 clients, 0.0% wrong choices" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    nearest = ["the", "nearest", "by", "geography"]
+    assert ["all", *nearest, "11.1%", "6.67", "11.1%", "0.0%"] in rows
+    assert ["asn", *nearest, "11.1%", "6.67", "11.1%", "0.0%"] in rows
+    assert ["asn", "9", "0.0%", "0.00", "0.00", "0.00", "0.00"] in rows
+    assert result.stderr == ""
+
+
+def test_rows_of_the_future_are_set_aside_and_move_nothing(files):
+    paths = files["write"](train=HEADER + TRAIN + line(1, "DE", "sin", 1.0, 3_900_000_000))
+    document = replayed(files, train=paths["train"])
+    assert document["train"]["rejected"]["timestamp_future"]["count"] == 1
+    assert document["map"]["learnt_until"] == START + 3
+    assert document["map"]["set_aside"]["used"] == 108
+    clean = files["write"](train=HEADER + TRAIN)
+    assert replayed(files, train=clean["train"])["overall"] == document["overall"]
+
+
+def test_samples_after_now_are_of_the_future(files):
+    error = failed(
+        "--origins", files["origins"], "--train", files["train"], "--test", files["test"], "--now", str(START + 60)
+    )  # fmt: skip
+    assert error.status == 1
+    assert "the time is in the future" in str(error)
+
+
+def test_what_the_window_leaves_out_is_told(files):
+    old = network(1, "DE", (11, 95, 170), START - 86_400 * 90)
+    paths = files["write"](train=HEADER + old + TRAIN, config="[estimation]\nwindow_seconds = 3600\n")
+    result = run(
+        "--origins", files["origins"], "--train", paths["train"], "--test", files["test"], "-c", paths["config"]
+    )  # fmt: skip
+    assert "learnt from 108 of 120 samples" in result.stdout
+    assert "train: set aside: 12 outside window\n" in result.stderr
+
+
+def test_a_map_judged_on_what_it_has_seen_is_doubted(files):
+    result = run("--origins", files["origins"], "--train", files["train"], "--test", files["train"])
+    assert f"warning: {files['train']}: is both learnt from and judged on" in result.stderr
+    assert "warning: 108 of the 108 samples to judge on are among those learnt from" in result.stderr
+    # A copy in another file, in part.
+    paths = files["write"](copy=HEADER + TRAIN + test_samples())
+    document = replayed(files, test=paths["copy"])
+    assert [warning.partition(":")[0] for warning in document["warnings"]] == [
+        "108 of the 217 samples to judge on are among those learnt from"
+    ]
+
+
+def test_a_past_judged_by_its_future_is_doubted(files):
+    document = replayed(files, train=files["test"], test=files["train"])
+    (warning,) = document["warnings"]
+    assert "wrong way round" in warning
+    assert "end at 2027-01-15 08:00:03 UTC" in warning
+    assert replayed(files)["warnings"] == []
+
+
+@given(st.lists(st.integers(0, 1), max_size=60), st.integers(0, 2**32))
+def test_shared_samples_are_counted_one_by_one(both, seed):
+    random = np.random.default_rng(seed)
+    train = samples([(asn, 0, rtt, 0.0, 1.0, "") for asn, rtt in random.integers(1, 9, (len(both) + 1, 2))])
+    fresh = samples(
+        [(asn, 0, rtt + 0.5, 0.0, 1.0, "") for asn, rtt in random.integers(1, 9, (len(both) + 1, 2))]
+    )
+    taken = np.array([*both, 0], bool)
+    test = replace(
+        fresh, rtt_ms=np.where(taken, train.rtt_ms, fresh.rtt_ms), asn=np.where(taken, train.asn, fresh.asn)
+    )
+    assert shared_samples(train, test) == sum(both)
 
 
 def test_the_same_input_gives_the_same_answer(files):
@@ -124,6 +197,12 @@ def test_users_weigh(files):
     assert weighted["against"]["nearest"]["better_by_10ms_share"] == 0.9
     assert document["overall"]["against"]["nearest"]["better_by_10ms_share"] < 0.2
     assert document["weighted_by_users"]["by_level"]["asn"]["weight"] == 1000
+    assert document["weighted_by_users"]["asns"] == 2
+    assert document["weighted_by_users"]["file_share"] == pytest.approx(1000 / 1005, abs=1e-4)
+    told = run(
+        "--origins", files["origins"], "--train", files["train"], "--test", files["test"], "--users", users
+    ).stdout
+    assert "have 99.5% of the weight in the users file, which names 2 of the 9" in told
 
 
 def test_several_files_after_one_flag_and_gzip(files):

@@ -16,13 +16,12 @@ from isochrone.cli.map_files import (
     load_map,
     parts_of_settings,
     say,
+    set_aside,
     users_of,
     write_whole,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from isochrone.mapping.diff import MapDiff
 
 FILE = click.Path(path_type=Path)
@@ -130,7 +129,7 @@ def build_command(
             for sentence in rejects.sentences():
                 click.echo(f"isochrone: set aside: {sentence}", err=True)
             raise Failure(
-                f"none of {rejects.used} samples can be used: {_set_aside(counted.counts)}; is --now right? No map was written",
+                f"none of {rejects.used} samples can be used: {set_aside(counted.counts)}; is --now right? No map was written",
                 1,
             )
         say("estimating")
@@ -167,7 +166,7 @@ def build_command(
         return
     for sentence in rejects.sentences():
         click.echo(f"isochrone: set aside: {sentence}", err=True)
-    late = _set_aside({name: table.counts.get(name, 0) for name in ("outside_window", "faster_than_light")})
+    late = set_aside(table.counts)
     if late:
         click.echo(f"isochrone: set aside: {late}", err=True)
     cells = ", ".join(f"{count:,} {level}" for level, count in report.cells.items())
@@ -269,7 +268,3 @@ def _told(diff: MapDiff) -> str:
         f"RTT of first choices that stay: {drift['mean']:+.2f} ms on average, p99 {drift['p99']:.2f} ms, max {drift['max']:.2f} ms"
     )
     return "\n".join(lines)
-
-
-def _set_aside(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)

@@ -155,3 +155,9 @@ def counting(parts: Iterable[Counted], what: str) -> Iterator[Counted]:
         seen += len(part)
         say(f"{seen:,} {what}")
         yield part
+
+
+def set_aside(counts: Mapping[str, int]) -> str:
+    """What the estimates did not use, for people; empty when that is nothing."""
+    names = ("outside_window", "faster_than_light")
+    return ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in names if counts.get(name))

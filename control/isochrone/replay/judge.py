@@ -82,7 +82,10 @@ def report(judged: Judged, users: Mapping[int, float] | None = None) -> dict[str
     if users is not None:
         _, network, clients = np.unique(judged.asn, return_inverse=True, return_counts=True)
         weight = np.array([users.get(asn, 0.0) for asn in judged.asn.tolist()]) / clients[network]
+        asns = np.unique(judged.asn).tolist()
         document["weighted_by_users"] = {
+            "asns": sum(users.get(asn, 0.0) > 0 for asn in asns),
+            "file_share": _rounded(sum(users.get(asn, 0.0) for asn in asns) / (sum(users.values()) or 1.0)),
             "overall": summary(judged, weight),
             "by_level": {
                 str(level): summary(judged, weight * (judged.level == level))

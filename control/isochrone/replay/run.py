@@ -8,6 +8,7 @@ import numpy as np
 
 from isochrone.mapping.override import overrides_of
 from isochrone.replay.clients import clients_of
+from isochrone.replay.doubts import doubts
 from isochrone.replay.judge import judge, report
 from isochrone.replay.learn import DAY, learn, whole_window
 
@@ -42,7 +43,7 @@ def replay(
     settings: Any,
     users: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
-    """A document with `map`, `judged`, `overall`, `by_level` and, with users, `weighted_by_users`.
+    """A document with `map`, `judged`, `overall`, `by_level`, `warnings` and, with users, `weighted_by_users`.
 
     Args:
         train: what to learn from; not empty.
@@ -74,6 +75,7 @@ def replay(
     )  # fmt: skip
     built = found.report
     return {
+        "warnings": doubts(train, test),
         "map": {
             "version": built.version, "bytes": built.bytes, "colours": built.colours, "cells": built.cells,
             "learnt_until": now, "window_seconds": estimation.window_seconds, "set_aside": found.counts,
