@@ -254,11 +254,27 @@ def test_an_override_to_an_origin_that_is_not_up_is_suspended():
     assert report.as_dict()["overrides"][0]["status"] == "suspended"
 
 
+def test_of_two_overrides_of_one_cell_the_last_that_can_holds_and_the_other_says_so():
+    both = (override("asn", 3320, "iad"), override("colo", letters("FRA")), override("asn", 3320, "sin"))
+    live, report = build(overrides=both)
+    assert first(live, asn=3320) == ("asn", "sin")
+    assert [applied.status for applied in report.overrides] == ["superseded", "applied", "applied"]
+    live, report = build(overrides=both, states={"sin": EndpointState(up=False)})
+    assert first(live, asn=3320) == ("asn", "iad")
+    assert [applied.status for applied in report.overrides] == ["applied", "suspended", "suspended"]
+    over = (override("asn", 3320, "iad"), override("asn", 3320, "sin", NOW - 1))
+    assert [applied.status for applied in build(overrides=over)[1].overrides] == ["applied", "expired"]
+
+
 def test_an_override_to_an_unknown_origin_is_an_error_unless_it_expired():
     with pytest.raises(
         UnknownOriginError, match="names the origin 'xyz', which is not there; known are fra, iad, sin"
     ):
         build(overrides=(override("asn", 1, "xyz"),))
+    with pytest.raises(UnknownOriginError, match=r"^the override of asn_country 3320 US \("):
+        build(overrides=(override("asn_country", PAIR, "xyz"),))
+    with pytest.raises(UnknownOriginError, match=r"^the override of colo NRT \("):
+        build(overrides=(override("colo", letters("NRT"), "xyz"),))
     assert build(overrides=(override("asn", 1, "xyz", NOW - 1),))[1].overrides[0].status == "expired"
 
 

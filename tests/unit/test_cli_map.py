@@ -129,10 +129,9 @@ def test_lookup_of_many_clients_in_their_order(folder):
         b"\xef\xbb\xbfASN,country,note,latitude,longitude\r\n3320,DE,x,,\r\nAS701,US,x,,\r\n,SG,x,91,0\n1,,x,50,\n"
         b"-5,D\xff,x,nan,0\n4294967296,DEU,x,1e400,0\n701\n9506,SG,x,50.1,8.7,more\n"
     )
-    rows = [
-        json.loads(line)
-        for line in run("lookup", folder / "live.map", "--batch", clients).stdout.splitlines()
-    ]
+    done = run("lookup", folder / "live.map", "--batch", clients, status=1)
+    assert "clients.csv: 5 of 8 rows have a `problem`" in done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["candidates"][0]["origin"] for row in rows] == [
         "fra",
         "iad",
@@ -244,7 +243,20 @@ def test_bad_input_ends_in_a_sentence(folder):
     assert "not a number" in refused("lookup", live, "--asn", "x")
     assert "longitude is missing" in refused("lookup", live, "--latitude", 1)
     assert "leave out --asn" in refused("lookup", live, "--asn", 1, "--batch", folder / "a.csv")
-    assert "names none of the columns" in refused("lookup", live, "--batch", folder / "empty")
+    told = refused("lookup", live, "--batch", folder / "empty")
+    assert "empty: the first line has to name the columns asn or country or colo" in told
+    (folder / "twice.csv").write_text("asn,country,ASN \n1,DE,2\n")
+    assert "names asn more than once" in refused("lookup", live, "--batch", folder / "twice.csv")
+    for text, told in {
+        "": "the first line has to name the columns asn and users or users_est or weight, separated by commas, and names none",
+        "\x01\x7f garbage;;": "has to name the columns asn and users or users_est or weight, separated by commas, and is '\\x01",
+        "asn,user\n1,2\n": "and is 'asn,user'",
+        "asn,users\n": "has no row",
+    }.items():
+        (folder / "users.bad").write_text(text)
+        assert told in refused("diff", live, live, "--users", folder / "users.bad")
+    told = refused("build", "--origins", folder / "origins.csv", "--samples", "--out", folder / "y.map")
+    assert "Option '--samples' requires an argument, and '--out' follows" in told
     assert "can't be read" in refused("lookup", live, "--batch", folder / "nothing")
     assert "--samples" in refused("build", "--origins", folder / "origins.csv", "--out", folder / "y.map")
     assert "folder that exists" in refused("build", *given, "--out", folder / "no" / "y.map")

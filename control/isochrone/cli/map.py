@@ -40,6 +40,12 @@ class Gathering(click.Command):
                 spread += args[position:]
                 break
             if argument.startswith("-") and argument != "-":
+                if gathering and not values:
+                    raise click.BadOptionUsage(
+                        gathering,
+                        f"Option '{gathering}' requires an argument, and '{argument}' follows.",
+                        ctx,
+                    )
                 gathering, values = (argument if argument in flags else ""), 0
             elif gathering:
                 spread += [gathering] if values else []
@@ -104,8 +110,7 @@ def build_command(
     from isochrone.estimation.samples import NoSamplesError, Rejects, SamplesError
     from isochrone.estimation.samples_csv import read_samples
     from isochrone.mapping.build import NothingToBuildError, build_map
-    from isochrone.mapping.lookup import key_fields
-    from isochrone.mapping.override import overrides_of
+    from isochrone.mapping.override import cell_name, overrides_of
     from isochrone.settings import SettingsError
 
     now = time.time() if now is None else now
@@ -175,11 +180,7 @@ def build_command(
         f"{table.counts.get('used', rejects.used):,} of {rejects.rows:,} samples used; {report.changed:,} first choices changed, {report.held:,} held"
     )
     for applied in report.overrides:
-        override = applied.override
-        fields = key_fields(override.level, override.key).values()
-        click.echo(
-            f"override {applied.status}: {override.level} {' '.join(map(str, fields))} -> {override.origin}"
-        )
+        click.echo(f"override {applied.status}: {cell_name(applied.override)} -> {applied.override.origin}")
 
 
 @map_command.command("lookup")
@@ -198,7 +199,7 @@ def build_command(
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def lookup_command(file: Path, batch: Path | None, as_json: bool, **values: str | None) -> None:
-    """Who serves this client, best first, and why."""
+    """Who serves this client, best first, and why. With --batch, exit 1 when rows have bad values."""
     from isochrone.mapping.lookup import FACTS, Lookup, read_facts
 
     lookup = Lookup(load_map(file))
@@ -206,10 +207,17 @@ def lookup_command(file: Path, batch: Path | None, as_json: bool, **values: str 
         given = [f"--{name}" for name, value in values.items() if value is not None]
         if given:
             raise Failure(f"--batch takes its clients from the file: leave out {', '.join(given)}")
-        for row in csv_rows(batch, FACTS):
+        rows = bad = 0
+        for row in csv_rows(batch, (FACTS,)):
             facts, problems = read_facts(row)
             answer = lookup.answer(facts)
             click.echo(json.dumps({**answer, "problem": "; ".join(problems)} if problems else answer))
+            rows, bad = rows + 1, bad + bool(problems)
+        if bad:
+            raise Failure(
+                f"{batch}: {bad:,} of {rows:,} rows have a `problem`, told in their lines; what is wrong counts as unknown",
+                1,
+            )
         return
     facts, problems = read_facts(values)
     if problems:

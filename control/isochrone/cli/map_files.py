@@ -106,8 +106,8 @@ def parts_of_settings(config: Path | None) -> Any:
     return parts
 
 
-def csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str | None]]:
-    """The rows of a CSV file by the names of its header, which has to have one of those wanted.
+def csv_rows(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[dict[str, str | None]]:
+    """The rows of a CSV file by the names of its header, which has to have one name of each group, and each once.
 
     What is not UTF-8 becomes a bad value. A blank line is a row only where a row has one field.
     """
@@ -115,9 +115,7 @@ def csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str | None
         try:
             file = stack.enter_context(path.open(encoding="utf-8-sig", errors="replace", newline=""))
             rows = csv.reader(file)
-            names = [name.strip().lower() for name in next(rows, [])]
-            if not set(names) & set(wanted):
-                raise Failure(f"{path}: its first line names none of the columns {', '.join(wanted)}")
+            names = _header(path, next(rows, []), wanted)
             for row in rows:
                 if row or len(names) == 1:
                     yield dict(zip(names, row, strict=False))
@@ -127,11 +125,26 @@ def csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str | None
             raise Failure(f"{path}: line {rows.line_num}: {error}") from None
 
 
+def _header(path: Path, first: Sequence[str], wanted: Sequence[Sequence[str]]) -> list[str]:
+    names = [name.strip().lower() for name in first]
+    if not all(set(names) & set(group) for group in wanted):
+        told = " and ".join(" or ".join(group) for group in wanted)
+        found = f"is {','.join(first)[:60]!r}" if any(names) else "names none"
+        raise Failure(
+            f"{path}: the first line has to name the columns {told}, separated by commas, and {found}"
+        )
+    twice = [name for group in wanted for name in group if names.count(name) > 1]
+    if twice:
+        raise Failure(f"{path}: the first line names {', '.join(twice)} more than once; leave one of each")
+    return names
+
+
 def users_of(path: Path) -> Mapping[int, float]:
     """Weights of ASNs from a CSV file with `asn` and `users` (or `users_est`, or `weight`); several rows of one ASN add up."""
     users: dict[int, float] = {}
-    for number, row in enumerate(csv_rows(path, ("asn",)), 1):
-        weight = next((row[name] for name in ("users", "users_est", "weight") if name in row), None)
+    columns = ("users", "users_est", "weight")
+    for number, row in enumerate(csv_rows(path, (("asn",), columns)), 1):
+        weight = next((row[name] for name in columns if name in row), None)
         try:
             asn, share = int(row.get("asn") or ""), float(weight or "")
         except ValueError:
@@ -139,6 +152,8 @@ def users_of(path: Path) -> Mapping[int, float]:
         if not 0 <= share < math.inf:
             raise Failure(f"{path}: row {number}: asn and users have to be numbers, not negative")
         users[asn] = users.get(asn, 0.0) + share
+    if not users:
+        raise Failure(f"{path}: has no row: give the users of at least one ASN")
     return users
 
 

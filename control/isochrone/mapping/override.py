@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from isochrone.mapping.lookup import key_fields
 from isochrone.model import Level
 from isochrone_edge.latency_map import letters
 
@@ -27,7 +28,11 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of an override: `applied`, `expired` or `suspended` (its origin is not up: nobody is sent to it)."""
+    """What became of an override.
+
+    `applied`, `expired`, `superseded` (a later one of the same cell holds in its place) or `suspended` (its origin is not up:
+    nobody is sent to it).
+    """
 
     override: Override
     status: str
@@ -51,7 +56,7 @@ class UnknownOriginError(ValueError):
     def __init__(self, override: Override, known: Iterable[str]) -> None:
         self.override = override
         super().__init__(
-            f"the override of {override.level} {override.key} ({override.reason}) names the origin {override.origin!r}, "
+            f"the override of {cell_name(override)} ({override.reason}) names the origin {override.origin!r}, "
             f"which is not there; known are {', '.join(known)}"
         )
 
@@ -65,8 +70,13 @@ def overrides_of(entries: Iterable[OverrideSettings]) -> tuple[Override, ...]:
     )
 
 
+def cell_name(override: Override) -> str:
+    """Its cell for people: `asn_country 3320 DE`, `colo FRA`."""
+    return " ".join(map(str, (override.level, *key_fields(override.level, override.key).values())))
+
+
 def sort_out(overrides: Sequence[Override], up: Mapping[str, bool], now: float) -> list[Applied]:
-    """Which of them hold now; the last one of a cell wins.
+    """Which of them hold now: of those of one cell whose origins are up, the last.
 
     Args:
         overrides: in the order of the configuration.
@@ -74,17 +84,23 @@ def sort_out(overrides: Sequence[Override], up: Mapping[str, bool], now: float) 
         now: Unix seconds.
 
     Raises:
-        UnknownOriginError: for the first that names an origin that is not there; expired ones are not looked at.
+        UnknownOriginError: for one that names an origin that is not there; expired ones are not looked at.
     """
-    applied = []
-    for override in overrides:
+    applied: list[Applied] = []
+    settled = set()
+    for override in reversed(overrides):
+        cell = override.level, override.key
         if override.expires <= now:
-            applied.append(Applied(override, "expired"))
+            status = "expired"
         elif override.origin not in up:
             raise UnknownOriginError(override, up)
+        elif not up[override.origin]:
+            status = "suspended"
         else:
-            applied.append(Applied(override, "applied" if up[override.origin] else "suspended"))
-    return applied
+            status = "superseded" if cell in settled else "applied"
+            settled.add(cell)
+        applied.append(Applied(override, status))
+    return applied[::-1]
 
 
 def _cell(entry: OverrideSettings) -> tuple[Level, int]:
