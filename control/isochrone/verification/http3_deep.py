@@ -21,7 +21,7 @@ FAILURES = (
     2  # connections that fail before no more are made: one alone is no finding, unless it is half of all
 )
 RESUMPTIONS = 2  # tickets of which one must be taken: a server may have changed its keys just now
-LOSSES = 2  # connections with lost packets that make a finding, if they are half of all
+LOSSES = 2  # connections with lost packets that make a finding, if they are more than half of all
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def judge(depth: Depth, *, slow_ms: float) -> Iterator[Trouble]:
     if len(failed) >= FAILURES or len(failed) * 2 >= len(visits):
         yield Trouble("unsteady", f"{len(failed)} of {len(visits)} connections failed: {failed[0].evidence}")
     lost = sum(visit.lost for visit in visits)
-    if lost >= LOSSES and lost * 2 >= len(visits):
+    if lost >= LOSSES and lost * 2 > len(visits):
         yield Trouble("packet_loss", f"on {lost} of {len(visits)} connections packets had to be sent again")
     times = depth.samples.get("h3", [])
     if times and (median := statistics.median(times)) > slow_ms:
