@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,22 @@ def test_bad_input_ends_in_a_sentence(folder):
         "build", *given, "--out", folder / "y.map", "--previous", folder / "half.map"
     )
     assert not (folder / "y.map").exists()
+
+
+def test_a_map_whose_cells_do_not_fit_is_refused_by_every_command(folder, tmp_path):
+    data = (folder / "live.map").read_bytes()
+    colos = bytes(LatencyMap(data).sections[b"COLO"])
+    other = data.replace(colos, colos[:-2] + b"\xff\xff")
+    (tmp_path / "odd.map").write_bytes(other[:8] + zlib.crc32(other[12:]).to_bytes(4, "little") + other[12:])
+    for arguments in (
+        ("lookup", tmp_path / "odd.map", "--asn", 1),
+        ("diff", folder / "live.map", tmp_path / "odd.map"),
+        ("build", "--origins", folder / "origins.csv", "--samples", folder / "a.csv", "--now", NOW,
+         "--previous", tmp_path / "odd.map", "--out", tmp_path / "z.map"),
+    ):  # fmt: skip
+        told = refused(*arguments)
+        assert "odd.map: its colo cells name colour 65535 of" in told
+        assert "name a file that `isochrone map build` wrote" in told
 
 
 def test_nothing_usable_ends_with_one_and_no_map(folder):

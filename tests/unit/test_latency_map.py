@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isochrone.mapping.lookup import Lookup
+from isochrone.mapping.sound import sound
+from isochrone.mapping.unpack import unpack
 from isochrone_edge.latency_map import (
     COUNTRY_SHIFT,
     EVERYWHERE,
@@ -278,6 +281,95 @@ def test_damage_under_a_right_checksum_raises_nothing_but_map_errors_on_loading(
     for length in range(PREFIX.size, len(data)):
         with pytest.raises(MapError):
             LatencyMap(resealed(data[:length]))
+
+
+def altered(data, tag, change):
+    """With other bytes of the same length in a section."""
+    live = LatencyMap(data)
+    old = bytes(live.sections[tag])
+    new = change(old)
+    assert len(new) == len(old)
+    return resealed(data.replace(old, new, 1))
+
+
+def json_of(text):
+    return lambda old: text.encode().ljust(len(old))
+
+
+def at(offset, form, *values):
+    def change(old):
+        new = bytearray(old)
+        struct.pack_into(form, new, offset, *values)
+        return bytes(new)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("tag", "change", "why"),
+    [
+        (b"ORIG", json_of("{}"), "its origins are no list"),
+        (b"ORIG", json_of("[]"), "its origins are no list"),
+        (b"ORIG", json_of("[7]"), "no id or no host"),
+        (b"ORIG", json_of('[{"id": "fra", "host": 7}]'), "no id or no host"),
+        (b"ORIG", json_of('[{"id": "a", "host": "x"}, {"id": "a", "host": "x"}]'), "have one id"),
+        (b"ORIG", json_of('[{"id": "fra", "host": "x"}]'), "origin 2 of 1"),
+        (b"PALC", at(0, "B", 250), "its palette names origin 250 of 3"),
+        (b"PALO", at(0, "<I", 1), "its palette is incomplete"),
+        (b"PALO", at(16, "<I", 400), "its palette is incomplete"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_together_are_refused_on_loading(tag, change, why):
+    with pytest.raises(MapError, match=why):
+        LatencyMap(altered(small(), tag, change))
+
+
+@pytest.mark.parametrize(
+    ("tag", "change", "why"),
+    [
+        (b"PALO", at(8, "<I", 1), "its colour 2 has no candidates|its colour 1 has no candidates"),
+        (b"PALO", at(4, "<I", 6), "its colour 1 has no candidates, or the colours are out of order"),
+        (b"CTRY", at(4, "<HH", 1, 9), "its country cells name colour 9 of 4"),
+        (b"CTRY", lambda old: old[2:4] + old[:2] + old[4:], "its country cells are out of order"),
+        (b"ASN ", lambda old: old[:-2] + b"\x04\x00", "its asn cells name colour 4 of 4"),
+        (b"ASN ", at(8, "<I", 0), "its asn cells have a head of none"),
+        (b"ASNC", lambda old: old[:-2] + b"\xff\xff", "its asn_country cells name colour 65535 of 4"),
+    ],
+)  # fmt: skip
+def test_what_the_edge_takes_on_trust_is_refused_by_whoever_publishes(tag, change, why):
+    data = altered(small(), tag, change)
+    LatencyMap(data)
+    with pytest.raises(MapError, match=why):
+        sound(data)
+
+
+def test_a_map_that_was_found_sound_can_be_read_to_its_end():
+    rng, data, passed = random.Random(4), small(), 0
+    first = min(offset for _, offset, _ in sections_of(data))
+    for position in range(first, len(data)):
+        damaged = bytearray(data)
+        damaged[position] = rng.randrange(256)
+        try:
+            live = sound(resealed(bytes(damaged)))
+        except MapError:
+            continue
+        passed += 1
+        assert len(list(Lookup(live).cells())) == live.cells
+        unpack(live)
+        for facts in (Facts(701, "US", "FRA", "EU", 50, 8), Facts()):
+            assert live.candidates(live.find(facts)[1])
+    assert passed > 20  # a round-trip time, a count, a flag
+
+
+def sections_of(data):
+    count = PREFIX.unpack_from(data)[5]
+    return [SECTION.unpack_from(data, PREFIX.size + n * SECTION.size) for n in range(count)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_what_is_written_is_sound(world):
+    sound(packed(world)[1])
 
 
 def test_a_newer_minor_version_works_and_a_newer_major_version_says_so():

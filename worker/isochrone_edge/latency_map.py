@@ -99,6 +99,19 @@ def evidence_count(code: int) -> int:
     return code if code <= 128 else math.ceil(128 * 2 ** ((code - 128) / 8) - 1e-9)
 
 
+def _origins(document: Any) -> list[dict[str, Any]]:
+    if not isinstance(document, list) or not 1 <= len(document) <= 256:
+        raise MapError("its origins are no list of 1 to 256")
+    for origin in document:
+        if not isinstance(origin, dict) or not all(
+            isinstance(origin.get(name), str) and origin[name] for name in ("id", "host")
+        ):
+            raise MapError("an origin of it has no id or no host")
+    if len({origin["id"] for origin in document}) < len(document):
+        raise MapError("two origins of it have one id")
+    return document
+
+
 class LatencyMap:
     """A map in memory. Raises MapError when `data` is damaged, cut short, or of a newer major version."""
 
@@ -135,9 +148,11 @@ class LatencyMap:
         self.meta: dict[str, Any] = json.loads(bytes(sections[b"META"]))
         self.version: str = self.meta["version"]
         self.built_at = float(self.meta["built_at"])
+        if not isinstance(self.version, str) or not math.isfinite(self.built_at):
+            raise MapError("its version or its time of building is none")
         self.content: str = self.meta["content"]
         #: the origins as the map offers them: id, host, weight, state, alt_svc ({authority, ma} only when proved, "clear" when withdrawn), ...
-        self.origins: list[dict[str, Any]] = json.loads(bytes(sections[b"ORIG"]))
+        self.origins: list[dict[str, Any]] = _origins(json.loads(bytes(sections[b"ORIG"])))
         self._ids: list[str] = [origin["id"] for origin in self.origins]
         self._starts = numbers(sections[b"PALO"], 4)
         self._palette = sections[b"PALC"]
@@ -145,12 +160,18 @@ class LatencyMap:
         self.colours = len(self._starts) - 1
         if (
             self.colours < 1
+            or self._starts[0]
             or len(self._flags) < self.colours
             or self._starts[-1] * CANDIDATE.size > len(self._palette)
         ):
             raise MapError("its palette is incomplete")
+        # The palette only, not the cells: they are many, and whoever publishes has looked at them.
+        named = bytes(self._palette[: self._starts[-1] * CANDIDATE.size : CANDIDATE.size])
+        strange = named.translate(None, bytes(range(len(self._ids))))
+        if strange:
+            raise MapError(f"its palette names origin {max(strange)} of {len(self._ids)}, counted from 0")
         self._default: int = self.meta["default"]
-        if not 0 <= self._default < self.colours:
+        if type(self._default) is not int or not 0 <= self._default < self.colours:
             raise MapError("its default names a colour that it does not have")
         self.grid_step = float(self.meta.get("grid_step") or 0)
         if (b"GRID" in sections or b"CGRD" in sections) and not 0.5 <= self.grid_step <= 180:

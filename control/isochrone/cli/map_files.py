@@ -15,10 +15,12 @@ import click
 
 from isochrone.checks import Problems, read_toml, tell
 from isochrone.cli import Failure
-from isochrone_edge.latency_map import LatencyMap, MapError
+from isochrone_edge.latency_map import MapError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+
+    from isochrone_edge.latency_map import LatencyMap
 
 #: what a value in Workers KV may have
 MAP_MAX_BYTES = 25 << 20
@@ -27,13 +29,15 @@ Counted = TypeVar("Counted", bound="Sized")
 
 
 def load_map(path: Path) -> LatencyMap:
-    """The map in a file, or the command's end."""
+    """The map in a file, all its parts looked at, or the command's end."""
+    from isochrone.mapping.sound import sound
+
     try:
         with path.open("rb") as file:
             data = file.read(MAP_MAX_BYTES + 1)
         if len(data) > MAP_MAX_BYTES:
             raise MapError(f"more than {MAP_MAX_BYTES >> 20} MiB, which no value in KV has")
-        return LatencyMap(data)
+        return sound(data)
     except OSError as error:
         raise Failure(
             f"{path}: can't be read: {error.strerror}; name a file that `isochrone map build` wrote"

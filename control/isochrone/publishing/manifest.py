@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from isochrone.mapping.sound import sound
 from isochrone_edge.latency_map import LatencyMap, MapError
 
 MANIFEST_KEY = "map/current"
@@ -153,7 +154,7 @@ def verified(manifest: Manifest, data: bytes | None) -> LatencyMap:
             f"{len(data)} bytes with the SHA-256 {found[:12]}..., where the manifest promises {manifest.sha256[:12]}...",
         )
     try:
-        latency_map = LatencyMap(data)
+        latency_map = sound(data)
     except MapError as error:
         raise DamagedMapError(manifest.key, str(error)) from error
     if latency_map.version != manifest.version:

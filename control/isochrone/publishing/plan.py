@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from isochrone.mapping.diff import diff_maps
+from isochrone.mapping.sound import sound
 from isochrone.publishing.manifest import Manifest, describe
 from isochrone_edge.latency_map import INFERRED, KINDS, OVERRIDE, LatencyMap
 
@@ -113,7 +114,7 @@ def plan_publish(
     Raises:
         MapError: `data` is no latency map.
     """
-    fresh = LatencyMap(data)
+    fresh = sound(data)
     manifest = describe(data, fresh, canary=live.manifest.canary if live.manifest else None)
 
     def plan(action: Action, reason: str, moved: float | None = None) -> Plan:
@@ -155,7 +156,7 @@ def plan_rollback(data: bytes, live: Live) -> Plan:
     Raises:
         MapError: `data` is no latency map.
     """
-    older = LatencyMap(data)
+    older = sound(data)
     manifest = describe(data, older)  # a canary ends with the map that it was compared with
     moved = diff_maps(live.map, older).moved_share if live.map else None
     if live.version == older.version and not live.damage:
