@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from isochrone import early  # first: what follows takes a while, and Ctrl-C may come at any time
+
+# isort: split
 import contextlib
 import errno
 import importlib
@@ -99,6 +102,8 @@ def main() -> NoReturn:
         status = _status(out)
         if out is not None:
             out.flush()
+    except KeyboardInterrupt:  # the last words were cut short
+        status = 130
     except BrokenPipeError:  # who reads has seen enough
         status = 0
         _let_go()
@@ -165,3 +170,6 @@ def _let_go(number: int = 1) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
         os.close(nowhere)
+
+
+early.over()
