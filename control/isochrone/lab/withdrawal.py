@@ -39,6 +39,7 @@ class Change:
     rounds: int  # `fall` or `rise`
     interval_s: float
     refresh_s: float
+    check_s: float  # what the last check may take beyond its interval
     #: rounds of checks until the verdict that proved nothing, or were skipped, because the machine was late: each costs an interval
     #: more than the bound allows for
     left_out: int
@@ -52,18 +53,18 @@ class Change:
     def bound_s(self) -> float | None:
         """As many check intervals as rounds, then publish and refresh.
 
-        The first check comes at most an interval later. To offer again, the others come an interval apart and a good check takes
-        next to nothing; to withdraw, they come half an interval apart, which leaves the last one time for its silence.
+        The first check comes at most an interval later. To withdraw, the others come half an interval apart, which leaves the last one
+        time for its silence; to offer again, they come an interval apart, and the last one takes `check_s` more.
         """
         if self.publish_s is None:
             return None
-        return self.rounds * self.interval_s + self.publish_s + self.refresh_s
+        return self.rounds * self.interval_s + self.check_s + self.publish_s + self.refresh_s
 
     def document(self) -> dict[str, Any]:
         """For the demo's report."""
         return {
             "seconds": _rounded(self.seconds), "bound_s": _rounded(self.bound_s), "checks": self.rounds,
-            "check_interval_s": self.interval_s, "publish_s": _rounded(self.publish_s),
+            "check_interval_s": self.interval_s, "check_s": self.check_s, "publish_s": _rounded(self.publish_s),
             "refresh_s": self.refresh_s, "rounds_left_out": self.left_out,
         }  # fmt: skip
 
@@ -73,9 +74,10 @@ def told(change: dict[str, Any]) -> str:
     late = change["rounds_left_out"]
     if change["seconds"] is None or change["bound_s"] is None:
         return f"more than {WAIT_S:g} s; rounds of checks left out because this machine was late: {late}"
+    last = f", the last check up to {change['check_s']:g} s" if change["check_s"] else ""
     more = f"; beyond it, rounds of checks left out because this machine was late: {late}" if late else ""
     return (
-        f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} check intervals of {change['check_interval_s']:g} s, "
+        f"{change['seconds']} s (bound {change['bound_s']} s: {change['checks']} check intervals of {change['check_interval_s']:g} s{last}, "
         f"publish {change['publish_s']} s, refresh {change['refresh_s']:g} s{more})"
     )
 
@@ -133,7 +135,8 @@ class Withdrawal:
         # The round under way when the cause began may be one more.
         return Change(
             seconds, publish_s, rounds, self._verification.interval_seconds,
-            self.site.refresh_seconds, max(0, made - before - rounds - 1),
+            self.site.refresh_seconds, self._verification.timeout_seconds if offered else 0.0,
+            max(0, made - before - rounds - 1),
         )  # fmt: skip
 
     async def _verdict_and_publish(self, *, offered: bool) -> tuple[float, int]:
