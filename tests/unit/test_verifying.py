@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.mapping.build import EndpointState, describe
 from isochrone.model import AltSvcEndpoint, Origin, Outcome, Standing
-from isochrone.service.doubt import Verdict
 from isochrone.service.verifying import DNS, HEALTH, Verifying
 from isochrone.settings import Verification
 from isochrone.verification.standing import step
@@ -79,62 +74,6 @@ def test_offered_only_while_all_stand_and_withdrawn_only_after_a_proof(h3, dns, 
 )
 def test_what_the_map_says_of_an_endpoint(state, field):
     assert describe(ORIGIN, state).get("alt_svc") == field
-
-
-async def each(**checks):
-    """Outcomes of checks that were asked of a controller, and how often each was."""
-    asked = Counter()
-
-    def counted(name, check):
-        async def run():
-            asked[name] += 1
-            return await check()
-
-        return run
-
-    made = verifying()
-    _, outcomes, why = await made._each({(name, "x"): counted(name, check) for name, check in checks.items()})
-    return {name: outcome for (name, _), outcome in outcomes.items()}, bool(why), dict(asked)
-
-
-async def silent():
-    await asyncio.sleep(0.05)
-    return Verdict(FAILED, silent=True)
-
-
-async def busy():
-    """A check that holds the loop up for longer than a quarter of the timeout."""
-    await asyncio.sleep(0.02)
-    time.sleep(0.3 * Verification().timeout_seconds)  # noqa: ASYNC251  what is being tried
-    return Verdict(OK)
-
-
-async def busy_and_silent():
-    await busy()
-    return Verdict(FAILED, silent=True)
-
-
-async def good():
-    return Verdict(OK)
-
-
-async def refused():
-    return Verdict(FAILED)
-
-
-async def test_silence_that_may_be_ours_is_asked_again_alone():
-    assert await each(a=silent, b=busy, c=refused) == (
-        {"a": FAILED, "b": OK, "c": FAILED}, False, {"a": 2, "b": 1, "c": 1},
-    )  # fmt: skip
-
-
-async def test_silence_that_stays_ours_is_held_against_nobody():
-    assert await each(a=busy_and_silent, b=good) == ({"a": OURS, "b": OK}, True, {"a": 3, "b": 1})
-
-
-async def test_silence_everywhere_is_not_asked_again():
-    assert await each(a=silent, b=silent) == ({"a": OURS, "b": OURS}, True, {"a": 1, "b": 1})
-    assert await each(a=silent, b=good) == ({"a": FAILED, "b": OK}, False, {"a": 1, "b": 1})
 
 
 def test_what_stands_and_failed_last_is_doubtful():

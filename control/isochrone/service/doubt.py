@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=Hashable)
 
 LAG_SHARE = 0.25  # of the timeout: an event loop this late makes timeouts its own
 EVERYBODY = 2  # from so many checks on, "all of them" means something
+RECHECKS = 2  # of what a round could not tell from this process's own trouble
 _TICK_SECONDS = 0.02
 
 
@@ -57,6 +59,35 @@ def judged(
     if why:
         outcomes |= dict.fromkeys(silent, Outcome.PROBER_FAILED)
     return outcomes, why
+
+
+Check = Callable[[], Awaitable[Verdict]]
+#: verdicts, the outcomes that they are held to be, and why silence was not held against anybody
+Judged = tuple[dict[Key, Verdict], dict[Key, Outcome], str]
+
+
+async def ask(checks: Mapping[Key, Check], *, stagger: float, timeout_seconds: float) -> Judged[Key]:
+    """Make all checks, their beginnings `stagger` seconds apart.
+
+    Those that say more about this process than about what was checked are made again, beside fewer others.
+    """
+    verdicts: dict[Key, Verdict] = {}
+    outcomes: dict[Key, Outcome] = {}
+    why, asked = "", list(checks)
+    for _ in range(1 + RECHECKS):
+        async with LoopLag() as lag:
+            found = await asyncio.gather(*(_after(i * stagger, checks[key]) for i, key in enumerate(asked)))
+        verdicts |= zip(asked, found, strict=True)
+        outcomes, why = judged(verdicts, lag_seconds=lag.seconds, timeout_seconds=timeout_seconds)
+        asked = [key for key, outcome in outcomes.items() if outcome is Outcome.PROBER_FAILED]
+        if not asked or len(asked) == len(checks) >= EVERYBODY:
+            break
+    return verdicts, outcomes, why
+
+
+async def _after(seconds: float, check: Check) -> Verdict:
+    await asyncio.sleep(seconds)
+    return await check()
 
 
 class LoopLag:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Origin, Outcome, Severity, Standing
 from isochrone.service.deepening import Deepening
-from isochrone.service.doubt import EVERYBODY, LoopLag, Verdict, judged
+from isochrone.service.doubt import RECHECKS, Check, Judged, LoopLag, Verdict, ask, judged
 from isochrone.store.findings import end_others, record
 from isochrone.verification.http3 import verdict
 from isochrone.verification.standing import step, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from isochrone.settings import Verification
     from isochrone.store.sqlite import Store
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGGER_SECONDS = 0.03  # between the beginnings of checks
-RECHECKS = 2  # of what a round could not tell from this process's own trouble
 #: the names under which standings of an origin itself and of its names are kept, beside those of endpoints
 HEALTH, DNS = "health", "dns"
 HTTP3 = "http3"
@@ -50,10 +48,6 @@ SILENT = frozenset(
     )
 )
 Key = tuple[str, str]  # origin, endpoint's authority or HEALTH or DNS
-
-Check = Callable[[], Awaitable[Verdict]]
-#: verdicts, the outcomes that they are held to be, and why silence was not held against anybody
-_Judged = tuple[dict[Key, Verdict], dict[Key, Outcome], str]
 
 
 class Verifying:
@@ -133,7 +127,7 @@ class Verifying:
             return Verdict(result.outcome, result.silent)
 
         checks = {(origin.id, HEALTH): partial(check, origin) for origin in self.origins}
-        return await self._round(HEALTH, await self._each(_some(checks, only)))
+        return await self._round(HEALTH, await self._each(checks, only))
 
     async def endpoint_round(self, only: Collection[Key] | None = None) -> bool:
         """Check affinity endpoints by HTTP/3, all or only some. Returns whether a promise or a state changed.
@@ -152,7 +146,7 @@ class Verifying:
 
         wanted = [(origin, origin.alt_svc.authority) for origin in self.origins if origin.alt_svc]
         checks = {(origin.id, authority): partial(check, origin, authority) for origin, authority in wanted}
-        return await self._round(HTTP3, await self._each(_some(checks, only)))
+        return await self._round(HTTP3, await self._each(checks, only))
 
     async def dns_round(self) -> bool:
         """Ask for all regional names, at their servers and at resolvers. Returns whether a promise or a state changed.
@@ -189,26 +183,11 @@ class Verifying:
             for check in checks
         )
 
-    async def _each(self, checks: Mapping[Key, Check]) -> _Judged:
-        """Make all checks. Those that say more about this process than about what was checked are made again, beside fewer others."""
-        verdicts: dict[Key, Verdict] = {}
-        outcomes: dict[Key, Outcome] = {}
-        why, asked = "", list(checks)
-        for _ in range(1 + RECHECKS):
-            async with LoopLag() as lag:
-                found = await asyncio.gather(
-                    *(_after(i * self._stagger, checks[key]) for i, key in enumerate(asked))
-                )
-            verdicts |= zip(asked, found, strict=True)
-            outcomes, why = judged(
-                verdicts, lag_seconds=lag.seconds, timeout_seconds=self._settings.timeout_seconds
-            )
-            asked = [key for key, outcome in outcomes.items() if outcome is Outcome.PROBER_FAILED]
-            if not asked or len(asked) == len(checks) >= EVERYBODY:
-                break
-        return verdicts, outcomes, why
+    async def _each(self, checks: Mapping[Key, Check], only: Collection[Key] | None) -> Judged[Key]:
+        wanted = checks if only is None else {key: check for key, check in checks.items() if key in only}
+        return await ask(wanted, stagger=self._stagger, timeout_seconds=self._settings.timeout_seconds)
 
-    async def _round(self, name: str, found: _Judged) -> bool:
+    async def _round(self, name: str, found: Judged[Key]) -> bool:
         verdicts, outcomes, why = found
         self.doubted[name] = self.doubted.get(name, 0) + bool(why)
         if why and why != self._last_doubt:
@@ -290,12 +269,3 @@ class Verifying:
             why,
             bad,
         )
-
-
-def _some(checks: Mapping[Key, Check], only: Collection[Key] | None) -> Mapping[Key, Check]:
-    return checks if only is None else {key: check for key, check in checks.items() if key in only}
-
-
-async def _after(seconds: float, check: Check) -> Verdict:
-    await asyncio.sleep(seconds)
-    return await check()
