@@ -67,7 +67,7 @@ def run_command(config: str, *, take_over: bool, verbose: bool) -> None:
 async def _run(settings: Settings, targets: TargetSource, store: Store, *, take_over: bool) -> None:
     daemon = Daemon(settings, targets, store, take_over=take_over)
     await daemon.run()
-    if daemon.building:
+    if daemon.maps.building:
         # A thread is at work on a map that nobody will see, and Python would wait for it. Nothing of it is acknowledged.
         store.close()
         log.info("ended")

@@ -11,14 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isochrone.mapping.build import EndpointState, NothingToBuildError
 from isochrone.probing.agent import Agent
 from isochrone.probing.methods import limiter_of, probers_of
 from isochrone.service.api import Api
-from isochrone.service.building import BuildBusyError, Builder, Built, ok_samples, restated
+from isochrone.service.building import Builder, ok_samples
 from isochrone.service.choosing import Choosing
 from isochrone.service.edge_watch import EDGE, SITE, EdgeWatch
 from isochrone.service.jobs import Jobs
+from isochrone.service.maps import Maps
 from isochrone.service.measuring import Measuring, NothingLearntError
 from isochrone.service.publisher import Publisher
 from isochrone.service.remote_agents import RemoteAgents
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BUILD_DEADLINE_SECONDS = 300.0
 HOUSEKEEPING_SECONDS = 3600.0
+HOUSEKEEPING_DEADLINE_SECONDS = 300.0
 AGENTS_SECONDS = 10.0  # between two looks at whether agents are silent
-EXPECTED_OF_BUILD = (StoreError, NothingToBuildError, BuildBusyError)
 END_SECONDS = 5.0  # what is under way gets so long to end
 
 
@@ -104,20 +103,27 @@ class Daemon:
         if settings.checks_edge:
             timeout = settings.edge.timeout_seconds
             self.edge = EdgeWatch(EdgeChecker(settings), store, clock, timeout=timeout)
-        self._build_wanted = asyncio.Event()
         self.publisher = Publisher(
-            settings, store, self.jobs, self._build_wanted.set, take_over=take_over, clock=clock
+            settings,
+            store,
+            self.jobs,
+            lambda: self.maps.want(),  # noqa: PLW0108  they are made after it
+            take_over=take_over,
+            clock=clock,
         )
-        self.builder = Builder(store, settings, self.origins)
-        self.built: Built | None = None
-        self.builds = 0
+        self.maps = Maps(
+            self.origins,
+            Builder(store, settings, self.origins),
+            self.verifying,
+            self.publisher,
+            self.jobs,
+            clock,
+            evidence=lambda samples: samples / self._pairs,
+            checks={"health", "http3"} | ({"dns"} if settings.checks_dns else set()),
+        )
         self.api = Api(self, settings.service)
         self._stop = asyncio.Event()
-        self._warm = asyncio.Event()  # enough was measured for a first map
-        self._unchecked = {"health", "http3"} | ({"dns"} if settings.checks_dns else set())
-        self._verified = asyncio.Event()  # each check was made once
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.building = False  # a thread is at work that can't be interrupted
         self.verifying.recall({(EDGE, SITE)} if self.edge else ())
         self.publisher.recall()
         self.agents.recall()
@@ -137,7 +143,7 @@ class Daemon:
             loop.add_signal_handler(number, self._stop.set)
         await self.api.start()
         scheduler = self._schedule()
-        for work in (self._build_loop(), self.publisher.run()):
+        for work in (self.maps.run(), self.publisher.run()):
             self._tasks.add(asyncio.create_task(work))
         log.info(
             "started: %s, %d origins, %d targets, status on http://%s/status",
@@ -201,9 +207,9 @@ class Daemon:
 
     async def _probe(self) -> None:
         """A round; at the very start as many as a first map needs, one after the other."""
-        wanted = 1 if self._warm.is_set() else await self._rounds_to_warm()
+        wanted = 1 if self.maps.warm.is_set() else await self._rounds_to_warm()
         for _ in range(wanted):
-            warm = self._warm.is_set()
+            warm = self.maps.warm.is_set()
             seconds = self.measuring.round_seconds if warm else self.measuring.warm_round
             await self.jobs.run(
                 "probe",
@@ -211,24 +217,28 @@ class Daemon:
                 partial(self.measuring.round, seconds),
                 expected=(StoreError, NothingLearntError),
             )
-        if not self._warm.is_set() or self.built is None:
-            self._warm.set()
-            await self._want_build()
+        if not self.maps.warm.is_set() or self.maps.built is None:
+            self.maps.warm.set()
+            self.maps.want()
 
     async def _rounds_to_warm(self) -> int:
         """How many rounds a first map needs; one when a map was live before, or enough was measured before a restart."""
         minimum = self.settings.estimation.min_samples
         if self.publisher.live is not None:
-            self._warm.set()
-            await self._want_build()
+            self.maps.warm.set()
+            self.maps.want()
             return 1
         since = self.clock() - self.settings.estimation.window_seconds
         try:
             counts = await asyncio.to_thread(self.store.sample_counts, since)
         except StoreError:
             return minimum
-        pairs = max(1, self.choosing.active * len(self.origins))
-        return max(1, minimum - ok_samples(counts) // pairs)
+        return max(1, minimum - ok_samples(counts) // self._pairs)
+
+    @property
+    def _pairs(self) -> int:
+        """Targets and origins that a round measures."""
+        return max(1, self.choosing.active * len(self.origins))
 
     async def _check(
         self, name: str, check: Callable[[], Awaitable[bool]], deadline: float | None = None
@@ -241,12 +251,7 @@ class Daemon:
             changed = await check()
 
         await self.jobs.run(name, deadline or self.verifying.deadline, work, expected=(StoreError,))
-        self._unchecked.discard(name)  # also when it failed: the map must not wait for ever
-        if not self._unchecked:
-            self._verified.set()
-        if changed:
-            await self._tell_edge()
-            await self._want_build()
+        self.maps.checked(name, changed=changed)
 
     async def _again(self, name: str, check: Callable[[Collection[Key]], Awaitable[bool]]) -> None:
         """Halfway between two rounds, of what has begun to fail: so a promise ends within `fall` intervals, whatever a check takes."""
@@ -259,63 +264,8 @@ class Daemon:
         """What it finds counts with the next round of cheap checks."""
         await self.jobs.run("http3-deep", self.verifying.deep.deadline, self.verifying.deep.round)
 
-    async def _tell_edge(self) -> None:
-        """What changed in promises and states goes out at once, on the live map: a build may take minutes, or be refused."""
-        live = self.publisher.live
-        if live is not None and self._verified.is_set():
-            data = restated(live, self.origins, endpoints=self._endpoints(), now=self.clock())
-            if data is not None:
-                self.publisher.offer(data)
-
     async def _want_build(self) -> None:
-        self._build_wanted.set()
-
-    async def _build_loop(self) -> None:
-        """Builds whenever one is wanted, one at a time; wishes that come meanwhile are one wish."""
-        await self._warm.wait()
-        await self._verified.wait()  # a first map without endpoints would be replaced at once
-        while True:
-            await self._build_wanted.wait()
-            self._build_wanted.clear()
-            await self.jobs.run("build", BUILD_DEADLINE_SECONDS, self._build, expected=EXPECTED_OF_BUILD)
-
-    def _endpoints(self) -> dict[str, EndpointState]:
-        """By id of the origin, what verification knows now."""
-        verifying = self.verifying
-        return {
-            origin.id: EndpointState(
-                up=verifying.state(origin) != "down",
-                proved=verifying.offered(origin),
-                withdrawn=verifying.withdrawn(origin),
-            )
-            for origin in self.origins
-        }
-
-    async def _build(self) -> None:
-        origins, endpoints = self.origins, self._endpoints()
-        if self.building:
-            raise BuildBusyError
-        self.building = True
-        thread = asyncio.ensure_future(
-            asyncio.to_thread(
-                self.builder.build, endpoints=endpoints, previous=self.publisher.live, now=self.clock(),
-            )
-        )  # fmt: skip
-        thread.add_done_callback(self._built)
-        # Shielded: a thread can't be ended, the deadline ends only the waiting for it.
-        self.built = await asyncio.shield(thread)
-        self.builds += 1
-        # What was withdrawn meanwhile must not come back with a map that was begun before.
-        fresh = restated(self.built.map, origins, endpoints=self._endpoints(), now=self.clock())
-        self.publisher.offer(
-            fresh or self.built.data,
-            self.built.samples / max(1, self.choosing.active * len(self.origins)),
-        )
-
-    def _built(self, thread: asyncio.Future[Built]) -> None:
-        self.building = False
-        if not thread.cancelled():
-            thread.exception()  # seen, whoever else waits for it
+        self.maps.want()
 
     async def _housekeeping(self) -> None:
         async def work() -> None:
@@ -326,7 +276,7 @@ class Daemon:
             await asyncio.to_thread(self.agents.forget, self.clock())
             log.info("forgot %d samples older than the window, the store shrank by %d bytes", gone, freed)
 
-        await self.jobs.run("housekeeping", BUILD_DEADLINE_SECONDS, work, expected=(StoreError,))
+        await self.jobs.run("housekeeping", HOUSEKEEPING_DEADLINE_SECONDS, work, expected=(StoreError,))
 
     async def _watch_agents(self) -> None:
         self.agents.watch()

@@ -30,8 +30,8 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
         "problem": daemon.stale(),
         "map": _map(daemon.publisher.live, now),
         "built": None
-        if daemon.built is None
-        else _map(daemon.built.map, now) | {"samples": daemon.built.samples},
+        if daemon.maps.built is None
+        else _map(daemon.maps.built.map, now) | {"samples": daemon.maps.built.samples},
         "kv": daemon.publisher.state.document(),
         "findings": {"open": sum(open_findings.values()), **open_findings},  # the history is under /findings
         "edge": daemon.edge.document() if daemon.edge is not None else None,
@@ -52,7 +52,7 @@ def document(daemon: Daemon, window_counts: dict[str, int], open_findings: dict[
         "doubted": dict(daemon.verifying.doubted),  # rounds whose silence was taken for our own fault
         "counters": {
             "rounds": tally.rounds,
-            "builds": daemon.builds,
+            "builds": daemon.maps.builds,
             "publishes": daemon.publisher.state.publishes,
         },
     }
