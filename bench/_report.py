@@ -48,6 +48,8 @@ def section(results: dict[str, dict[str, Any]]) -> str:
         lines += [_row(name, bar) for bar in result["bars"]]
         if name == "chaos":
             lines += ["", _chaos(result)]
+        if name == "map":
+            lines += ["", _map(result["build"])]
     return "\n".join([*lines, "", END])
 
 
@@ -65,6 +67,14 @@ def _chaos(result: dict[str, Any]) -> str:
         f"{result['requests']:,} requests in {result['seconds']:g} s. Origins were: {told(result['origins_turned'])}; KV was: "
         f"{told(result['kv_turned'])}. Answered at try: {told(result['answered_at_try'])}. Excepted, because the breaker could not know "
         f"yet or the answer had begun: {told(result['excepted']) or 'none'}. Failed beyond that: {len(result['failed'])}."
+    )
+
+
+def _map(built: dict[str, Any]) -> str:
+    cells = ", ".join(f"{count:,} {level}" for level, count in built["cells"].items())
+    return (
+        f"That map has {built['colours']:,} colours and {sum(built['cells'].values()):,} cells ({cells}); "
+        f"{built['samples']:,} samples were used."
     )
 
 

@@ -3,7 +3,7 @@
     .venv/bin/python bench/map.py [--json] [--quick]
 
 The samples are synthetic, shaped like the real thing: `synthetic.py`. Builds are processes of their own, `isochrone map build`
-from gzip files, so that their time and memory are all they cost. Needs 3 GB of disk for a while; --quick is a fifteenth of it.
+from gzip files, so that their time and memory are all they cost. Needs 3 GB of disk for a while, with --quick a fortieth of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from isochrone.settings import Estimation, Steering
 from isochrone_edge.latency_map import Facts, LatencyMap, letters
 from synthetic import COUNTRIES, Scale, World, write
 
-FULL, QUICK = Scale(), Scale(asns=20_000, samples=3_000_000)
+FULL, QUICK = Scale(), Scale(asns=10_000, samples=1_500_000)
 CLIENTS = 500
 REBUILDS = 3
 LOADS, LOOKUPS = 50, 200  # a request: processor time is told in steps of 10 ms

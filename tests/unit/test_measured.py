@@ -27,3 +27,10 @@ def test_a_result_is_one_of_a_whole_run_of_a_benchmark(path):
     for bar in result["bars"]:
         better = bar["value"] <= bar["bar"] if bar["better"] == "lower" else bar["value"] >= bar["bar"]
         assert bar["ok"] == better
+
+
+def test_the_size_of_the_map_is_told():
+    built = {"samples": 7000, "bytes": 1, "colours": 1234, "cells": {"asn": 2000, "default": 1}}
+    result = {"machine": {"date": "", "cores": 2, "cpu": "", "python": ""}, "bars": [], "build": built}
+    told = section({"map": result})
+    assert "1,234 colours and 2,001 cells (2,000 asn, 1 default); 7,000 samples were used." in told
