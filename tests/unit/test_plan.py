@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
-from isochrone.publishing.manifest import describe, encode
+from isochrone.publishing.manifest import DamagedMapError, describe, encode, verified
 from isochrone.publishing.plan import Action, Guards, Live, plan_publish, plan_rollback, same_routing
 from isochrone_edge.latency_map import LatencyMap, MapError
 from isochrone_edge.latency_map_writer import Colour
@@ -144,3 +146,17 @@ def test_a_canary_stays_with_a_publish_and_ends_with_a_rollback():
 def test_what_is_no_map_is_no_plan():
     with pytest.raises(MapError):
         plan(b"ISOMAP", Live())
+
+
+def test_a_map_whose_cells_name_no_colour_is_neither_published_nor_taken_for_live():
+    data = a_map()
+    table = bytes(LatencyMap(data).sections[b"ASN "])
+    odd = data.replace(table, table[:-2] + b"\x07\x00")
+    odd = odd[:8] + zlib.crc32(odd[12:]).to_bytes(4, "little") + odd[12:]
+    LatencyMap(odd)  # the edge can't tell at loading
+    with pytest.raises(MapError, match="its asn cells name colour 7 of 2"):
+        plan(odd, Live(), own=())
+    with pytest.raises(MapError, match="its asn cells name colour 7 of 2"):
+        plan_rollback(odd, Live())
+    with pytest.raises(DamagedMapError, match="its asn cells name colour 7 of 2"):
+        verified(describe(odd), odd)
