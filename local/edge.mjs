@@ -1,6 +1,7 @@
 // The edge on this machine. Reads one JSON document (a line) from standard input, starts the Worker in workerd,
 // prints one JSON line, and ends when standard input closes: it cannot outlive the process that started it.
 import childProcess from "node:child_process";
+import { existsSync } from "node:fs";
 import { syncBuiltinESMExports } from "node:module";
 import { createInterface } from "node:readline";
 
@@ -9,17 +10,28 @@ const started = performance.now();
 // Standard output is for the one JSON line.
 console.log = console.info = console.debug = console.error;
 
-// miniflare keeps its child to itself; the caller wants the process id.
+// miniflare keeps its child to itself; the caller wants the process id. And where util-linux is there, the kernel ends
+// workerd with this process, however that ends: nothing here runs any more after a SIGKILL.
 let workerd;
 const { spawn } = childProcess;
-childProcess.spawn = (...args) => (workerd = spawn(...args));
+const setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].find((file) => process.platform === "linux" && existsSync(file));
+childProcess.spawn = (command, args, options) => {
+  const whole = setpriv ? [setpriv, "--pdeathsig", "KILL", "--", command, ...args] : [command, ...args];
+  return (workerd = spawn(whole[0], whole.slice(1), options));
+};
 syncBuiltinESMExports();
 
 let miniflare;
+let ready = false;
 let ending = false;
 
-function print(value) {
-  process.stdout.write(`${JSON.stringify(value)}\n`);
+process.stdout.on("error", (error) => {
+  process.stderr.write(`Standard output can't be written to: ${error.message}.\n`);
+  end(1);
+});
+
+function print(value, then = () => {}) {
+  process.stdout.write(`${JSON.stringify(value)}\n`, (error) => error || then());
 }
 
 function end(status) {
@@ -33,6 +45,7 @@ function end(status) {
 }
 
 function fail(sentence, detail) {
+  ending = true;
   if (detail) process.stderr.write(`${detail}\n`);
   process.stdout.write(`${JSON.stringify({ error: sentence })}\n`, () => end(1));
 }
@@ -64,13 +77,14 @@ async function start(document) {
   const { edgeOptions, describe } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
-    print({ options: describe(options, document) });
-    return end(0);
+    return print({ options: describe(options, document) }, () => end(0));
   }
   const { Miniflare } = await import("miniflare");
   miniflare = new Miniflare(options);
   const front = await miniflare.ready;
   const url = await miniflare.unsafeGetDirectURL();
+  if (ending) return;
+  ready = true;
   print({
     url: url.origin,
     kvApi: options.unsafeLocalExplorer ? new URL("/cdn-cgi/local/explorer/api", front).href : null,
@@ -101,4 +115,10 @@ createInterface({ input: process.stdin, terminal: false })
     if (!seen) begin(line);
     seen = true;
   })
-  .on("close", () => (seen ? end(0) : fail("Standard input ended before a document came.")));
+  .on("close", () => {
+    if (ready) end(0);
+    else if (!ending) {
+      const what = seen ? "the edge was ready: keep it open for as long as the edge shall run" : "a document came";
+      fail(`Standard input ended before ${what}.`);
+    }
+  });

@@ -21,6 +21,7 @@ export function glance(request) {
   const end = url.indexOf("/", 8);
   if ((method !== "GET" && method !== "HEAD") || end < 0 || url.includes("/.isochrone")) return "";
   const fields = Object.fromEntries(headers);
+  if (fields.cookie?.includes(", ")) return ""; // several Cookie fields, perhaps
   const text = JSON.stringify(fields);
   if (marked.test(text) || bound.test(text) || continued.test(text)) return "";
   request[glanced] = fields;
@@ -48,7 +49,8 @@ function factsOf(cf) {
 /**
  * Fetches, and gives up after `ms`: an answer that has begun by then is not cut. With `abort` what is given up is let go
  * at once, not only when the whole request ends; that costs as much as all of steering. `moving`, if there is one, says
- * when the request's body last moved: the clock stands still for as long as it does.
+ * when the request's body last moved: the clock stands still for as long as it does. Where it is the client that brings
+ * nothing more, or has left, the error is a ClientBodyStalled or ClientBodyBroken.
  */
 function within(ms, abort, input, init, moving) {
   return new Promise((resolve, reject) => {
@@ -59,8 +61,7 @@ function within(ms, abort, input, init, moving) {
         timer = setTimeout(late, left);
         return;
       }
-      const error = new Error("no answer in time");
-      error.name = "TimeoutError";
+      const error = named(moving?.awaited ? "ClientBodyStalled" : "TimeoutError", "no answer in time");
       reject(error);
       abort?.abort(error);
     };
@@ -73,10 +74,16 @@ function within(ms, abort, input, init, moving) {
       },
       (error) => {
         clearTimeout(timer);
-        reject(error);
+        reject(moving?.broken || moving?.signal.aborted ? named("ClientBodyBroken", error.message) : error);
       },
     );
   });
+}
+
+function named(name, message) {
+  const error = new Error(message);
+  error.name = name;
+  return error;
 }
 
 /** What all plain requests of one network from one place have in common, as lane.py made it; `fields` as JSON. */
@@ -105,16 +112,40 @@ export function send(url, init, ms, abort) {
   return within(ms, abort, url, JSON.parse(init));
 }
 
+/** A small body, whole. It takes all the time it needs, as long as it never stands still for `ms`. */
+export async function gather(request, ms) {
+  const reader = request.body.getReader();
+  const chunks = [];
+  for (;;) {
+    let timer;
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => reject(named("ClientBodyStalled", "the body stands still")), ms);
+    });
+    try {
+      const { done, value } = await Promise.race([reader.read(), late]);
+      if (done) return new Blob(chunks).arrayBuffer();
+      chunks.push(value);
+    } catch (error) {
+      reader.cancel(error).catch(() => {});
+      throw error.name === "ClientBodyStalled" ? error : named("ClientBodyBroken", error.message);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
 /**
- * A request with its body, streamed: fields taken out, then fields set (JSON, both). With `timed` its body takes all the
- * time it needs, as long as it moves.
+ * A request with its body: fields taken out, then fields set (JSON, both). The body is `kept`, if there is one, else it is
+ * streamed: then it takes all the time it needs, as long as it moves. That of a GET or HEAD can only be copied.
  */
-export function sendCopy(url, request, gone, ours, ms, timed, abort) {
+export function sendCopy(url, request, gone, ours, ms, kept, abort) {
   let copy;
   let moving;
-  if (timed && request.body) {
-    moving = { at: Date.now() };
-    const { method, headers, signal } = request;
+  const { method, headers, signal } = request;
+  if (kept) {
+    copy = new Request(url, { method, headers, body: kept, redirect: "manual" });
+  } else if (request.body && method !== "GET" && method !== "HEAD") {
+    moving = { at: Date.now(), awaited: true, broken: false, signal };
     const body = passed(request.body, headers.get("content-length"), moving);
     copy = new Request(url, { method, headers, signal, body, redirect: "manual" });
   } else {
@@ -127,7 +158,10 @@ export function sendCopy(url, request, gone, ours, ms, timed, abort) {
 
 const CHUNK = 65536;
 
-/** A body handed on chunk by chunk, none held back; `moving.at` is when the last one went. */
+/**
+ * A body handed on chunk by chunk, none held back; `moving.at` is when the last one went, `awaited` whether it is the
+ * client that must bring the next one (else the origin must take this one), `broken` whether it can't any more.
+ */
 function passed(body, length, moving) {
   const pipe = length ? new FixedLengthStream(Number(length)) : new IdentityTransformStream();
   const reader = body.getReader({ mode: "byob" });
@@ -136,7 +170,9 @@ function passed(body, length, moving) {
     try {
       let buffer = new ArrayBuffer(CHUNK);
       for (;;) {
+        moving.awaited = true;
         const { done, value } = await reader.read(new Uint8Array(buffer));
+        moving.awaited = false;
         moving.at = Date.now();
         if (done) break;
         await writer.write(value);
@@ -145,6 +181,7 @@ function passed(body, length, moving) {
       }
       await writer.close();
     } catch (error) {
+      moving.broken = moving.awaited;
       reader.cancel(error).catch(() => {});
       writer.abort(error).catch(() => {});
     }

@@ -3,7 +3,7 @@
 One request: plan (colour, candidates, reason) -> forward along the candidates -> answer with Alt-Svc and Server-Timing.
 """
 
-from json import loads
+from json import dumps, loads
 from random import getrandbits
 from time import time
 
@@ -11,14 +11,14 @@ import js
 
 from isochrone_edge import log
 from isochrone_edge.colour import facts_of
-from isochrone_edge.forward import IDEMPOTENT, Forwarded, forward
-from isochrone_edge.headers import BUDGET, WITH_BODY, added, budget_seconds, may_keep, peek
+from isochrone_edge.forward import IDEMPOTENT, Blameless, Forwarded, forward
+from isochrone_edge.headers import BUDGET, WITH_BODY, added, budget_seconds, may_keep, one_cookie_field, peek
 from isochrone_edge.isolate import protocol_of
 from isochrone_edge.problem import problem
 from isochrone_edge.steer import Origin, Plan, Steering
 from isochrone_edge.trace import Trace, trace
 from rim import Rim
-from sender import Sender, dressed
+from sender import Sender, dressed, gathered
 from workers import Response
 
 _NO_PLAN = Plan((), "none")
@@ -31,7 +31,9 @@ class Request:
     def __init__(self, rim: Rim, ctx, js_request, began: float, first=None) -> None:
         self.rim, self.ctx, self.isolate = rim, ctx, rim.isolate
         self.js_request, self.began = js_request, began
-        plain, url, self.method, self.facts, self.fields = rim.read(js_request)
+        plain, url, self.method, self.facts, fields = rim.read(js_request)
+        self.fields = one_cookie_field(fields)
+        self.several_cookies = self.fields is not fields
         # The URL is never normalised: scheme, Host field and target, put together.
         self.url, self.end = url, url.find("/", 8)
         self.path = url[self.end :]
@@ -92,29 +94,44 @@ class Request:
 
         query = self.path.partition("?")[2]
         status, body = own_endpoints.answer(
-            self.isolate, path, query, self.headers.get("authorization", ""), time(), self.facts
+            self.isolate, path, query, self.headers.get("authorization", ""), time(), self.facts, self.method
         )
         headers = {"content-type": own_endpoints.TYPES[status], "cache-control": "no-store"}
-        return Response(body, status=status, headers=headers)
+        if status == 405:
+            headers["allow"] = ", ".join(own_endpoints.METHODS)
+        return Response(None if self.method == "HEAD" else body, status=status, headers=headers)
 
     async def forward(self) -> Forwarded:
         """Along the candidates."""
-        isolate, keep = self.isolate, False
+        isolate, body = self.isolate, None
         limits = isolate.variables.limits
         if not self.plain:
             if BUDGET in self.headers:
                 budget = budget_seconds(self.headers, limits.budget)
                 limits = limits._replace(budget=budget, shortened=budget < limits.budget)
-            keep = may_keep(self.headers, isolate.variables.keep_body)
+            if (
+                self.method not in _BODYLESS
+                and may_keep(self.headers, isolate.variables.keep_body)
+                and self.js_request.body
+            ):
+                # Before the first try: a client that takes its time over its body takes it from no origin.
+                began = time()
+                try:
+                    body = await gathered(
+                        self.rim, self.js_request, min(limits.budget, limits.each_try) or 0.001
+                    )
+                except Blameless as error:
+                    return Forwarded(None, None, 0, error.status, 0.0, "client:body")
+                self.began += time() - began
 
         def repeatable(sent: bool) -> bool:
             if sent and self.method not in IDEMPOTENT and "idempotency-key" not in self.headers:
                 return False
-            return keep or self.bodyless or not self.js_request.body  # null is falsy
+            return body is not None or self.bodyless or not self.js_request.body  # null is falsy
 
         return await forward(
             self.plan.origins,
-            Sender(self.rim, self, keep=keep),
+            Sender(self.rim, self, body),
             repeatable=repeatable,
             breaker=isolate.breaker,
             clock=time,
@@ -122,12 +139,13 @@ class Request:
             hedging=isolate.hedging,
             began=self.began,
             first=self.first[0] if self.first else None,
+            asks_to_wait=lambda response: response.headers.has("retry-after"),
         )
 
     def ours(self, origin: Origin) -> str:
         """The fields that the edge sets on the way to this origin, as members of a JSON object."""
         plan = self.plan
-        return added(
+        ours = added(
             self.fields,
             colour=plan.colour,
             origin=origin.id,
@@ -136,6 +154,7 @@ class Request:
             front=self.front,
             protocol=protocol_of(self.facts),
         )
+        return f'{ours},"cookie":{dumps(self.headers["cookie"])}' if self.several_cookies else ours
 
     def passed_on(self, done: Forwarded, steering: Steering, note: str = ""):
         """What the candidates brought, as it goes to the client."""
@@ -183,7 +202,9 @@ class Request:
         done = await self.forward()
         if done.response is not None and done.status != 101:
             fields = loads(self.rim.fields(done.response.headers))
-            seconds = cache.lifetime(done.status, fields, isolate.variables.cache_ttl)
+            seconds = cache.lifetime(
+                done.status, fields, isolate.variables.cache_ttl, cookie="cookie" in self.headers
+            )
             if seconds:
                 self.ctx.waitUntil(store.keep(done.response.clone(), fields, seconds, time()))
         return self.passed_on(done, steering)
@@ -192,7 +213,7 @@ class Request:
         """Our own failure (RFC 9457). Says nothing of what is inside."""
         done = done or Forwarded(None, None, 0, status, 0.0)
         plan = self.plan
-        self.isolate.counters["refused" if status in (400, 421, 503) else "failed"] += 1
+        self.isolate.counters["refused" if status in (400, 408, 421, 503) else "failed"] += 1
         body, headers = problem(status, self.trace.id)
         headers["server-timing"] = (
             f'colour;desc="{plan.colour}", map;desc="{plan.version}", tries;desc="{done.tries}"'

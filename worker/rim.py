@@ -30,7 +30,7 @@ class Rim:
     """
 
     def __init__(self, env) -> None:
-        self.isolate = Isolate(lambda name: getattr(env, name, None))
+        self.isolate = Isolate(lambda name: getattr(env, name, None), js.URL.canParse)
         self.entries, self.stringify, self.parse = js.Object.fromEntries, js.JSON.stringify, js.JSON.parse
         #: fetches that are under way, by number. Each is touched only by its own request: by the timer it has set.
         self._waiting: dict[int, asyncio.Future] = {}
@@ -44,8 +44,8 @@ class Rim:
                 self.crossing = import_from_javascript("crossing.mjs")
                 found = self.crossing
                 self.glance, self.send_along, self.dress_good = found.glance, found.sendAlong, found.dressGood
-                self.read_text, self.send, self.send_copy, self.dress = (
-                    found.read, found.send, found.sendCopy, found.dress,
+                self.read_text, self.send, self.send_copy, self.dress, self.gather_body = (
+                    found.read, found.send, found.sendCopy, found.dress, found.gather,
                 )  # fmt: skip
             except Exception as error:  # noqa: BLE001 - a runtime that does not offer it
                 self.crossing = None

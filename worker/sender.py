@@ -10,20 +10,23 @@ from js import Response as JsResponse
 from js import fetch as js_fetch
 from pyodide.ffi import JsException
 
-from isochrone_edge.forward import Unreachable
+from isochrone_edge.forward import Blameless, Unreachable
 from isochrone_edge.headers import HOP_BY_HOP, dropped_from_request, nominated, to_origin
 from isochrone_edge.steer import Origin
 from rim import WATCH_BYTES, Rim
 
+#: errors of crossing.mjs, and the client's status
+_CLIENT_BODY = {"ClientBodyBroken": 400, "ClientBodyStalled": 408}
+
 
 class Sender:
-    """Sends one request to one origin after another, body streamed."""
+    """Sends one request to one origin after another; `body` is the one that was kept, None: it is streamed."""
 
-    def __init__(self, rim: Rim, request, *, keep: bool) -> None:
-        self.rim, self.request, self.keep = rim, request, keep
+    def __init__(self, rim: Rim, request, body=None) -> None:
+        self.rim, self.request, self.body = rim, request, body
 
     async def __call__(self, origin: Origin, seconds: float):
-        """Status and answer of the origin, or Unreachable, or TimeoutError after `seconds`."""
+        """Status and answer of the origin; or Unreachable, TimeoutError after `seconds`, or Blameless."""
         rim, request = self.rim, self.request
         if request.first is not None:  # the quick way has been here already
             (_, outcome), request.first = request.first, None
@@ -42,17 +45,25 @@ class Sender:
             elif request.bodyless:
                 response = await rim.send(url, self._init(ours), seconds * 1000, *abort)
             else:
-                gone, theirs = dumps(dropped_from_request(request.headers)), request.js_request
-                if self.keep:
-                    theirs = theirs.clone()
+                gone = dumps(dropped_from_request(request.headers))
                 response = await rim.send_copy(
-                    url, theirs, gone, f"{{{ours}}}", seconds * 1000, not self.keep, *abort
+                    url, request.js_request, gone, f"{{{ours}}}", seconds * 1000, self.body, *abort
                 )
         except BaseException as error:
             if abort:
                 abort[0].abort()
-            raise failure_of(error) from error
+            raise self._failure_of(error) from error
         return checked(response)
+
+    def _failure_of(self, error: BaseException) -> BaseException:
+        """What `forward` makes of it. Where it can't be seen whether the body came, nobody is blamed."""
+        failure, request = failure_of(error), self.request
+        if isinstance(failure, (Unreachable, TimeoutError)) and not request.bodyless and self.body is None:
+            watched = self.rim.crossing is not None and request.method not in ("GET", "HEAD")
+            if not watched and request.js_request.body:
+                late = isinstance(failure, TimeoutError)
+                return Blameless(504, "timeout") if late else Blameless(502, "unreachable")
+        return failure
 
     def _init(self, ours: str) -> str:
         """A request without a body, made anew. Of a name that is there twice the later one counts: ours."""
@@ -66,18 +77,40 @@ class Sender:
         if request.bodyless:
             outbound = JsRequest.new(url, rim.parse(self._init(ours)))
         else:
-            outbound = JsRequest.new(url, request.js_request.clone() if self.keep else request.js_request)
+            theirs = request.js_request
+            if self.body is None:
+                outbound = JsRequest.new(url, theirs)
+            else:
+                outbound = JsRequest.new(
+                    url, method=theirs.method, headers=theirs.headers, body=self.body, redirect="manual"
+                )
             fields = outbound.headers
             for name in dropped_from_request(request.headers):
                 fields.delete(name)
             for name, value in loads(f"{{{ours}}}").items():
                 fields.set(name, value)
         future = js_fetch(outbound, signal=abort[0].signal) if abort else js_fetch(outbound)
-        if not request.bodyless and not self.keep and request.js_request.body:
+        if not request.bodyless and self.body is None and request.js_request.body:
             return (
                 await future
             )  # from here it can't be seen whether the body still moves: it takes the time it takes
         return await rim.until(future, seconds)
+
+
+async def gathered(rim: Rim, js_request, seconds: float):
+    """A small body, whole, for JavaScript; it may take its time, but not stand still for `seconds`. Raises Blameless."""
+    try:
+        if rim.crossing is not None:
+            return await rim.gather_body(js_request, seconds * 1000)
+        reader, chunks = js_request.body.getReader(), js.Array.new()
+        while True:
+            part = await rim.until(reader.read(), seconds)
+            if part.done:
+                return await js.Blob.new(chunks).arrayBuffer()
+            chunks.push(part.value)
+    except (JsException, OSError) as error:
+        stalled = isinstance(error, TimeoutError) or getattr(error, "name", "") == "ClientBodyStalled"
+        raise Blameless(408 if stalled else 400) from error
 
 
 def checked(response):
@@ -91,7 +124,10 @@ def checked(response):
 def failure_of(error: BaseException) -> BaseException:
     """What `forward` makes of an error that a fetch ended with."""
     if isinstance(error, (JsException, OSError)) and not isinstance(error, TimeoutError):
-        return TimeoutError() if getattr(error, "name", "") == "TimeoutError" else Unreachable(str(error))
+        name = getattr(error, "name", "")
+        if name in _CLIENT_BODY:
+            return Blameless(_CLIENT_BODY[name])
+        return TimeoutError() if name == "TimeoutError" else Unreachable(str(error))
     return error
 
 

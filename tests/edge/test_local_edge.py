@@ -16,7 +16,15 @@ import pytest_asyncio
 import trustme
 from aiohttp import web
 
-from isochrone.lab.local_edge import EdgeOptions, EdgeOrigin, EdgeStartError, LocalEdge, dry_run, node_binary
+from isochrone.lab.local_edge import (
+    REPOSITORY,
+    EdgeOptions,
+    EdgeOrigin,
+    EdgeStartError,
+    LocalEdge,
+    dry_run,
+    node_binary,
+)
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 
@@ -497,7 +505,41 @@ async def test_workerd_is_ended_when_node_is_killed():
     async with LocalEdge(main=WORKERS / "outward.py") as edge:
         node = psutil.Process(edge.pid).parent()
         node.kill()
+        if SETPRIV:  # by the kernel, else by aclose()
+            assert await gone([edge.pid])
     assert await gone([edge.pid, node.pid])
+
+
+SETPRIV = Path("/usr/bin/setpriv").exists()
+
+
+async def command(stdin, **kwargs):
+    process = await asyncio.create_subprocess_exec(
+        str(node_binary()), str(REPOSITORY / "local/edge.mjs"), stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, **kwargs,
+    )  # fmt: skip
+    process.stdin.write(stdin)
+    return process
+
+
+@pytest.mark.parametrize("document", [b"", b'{"port": 0}\n'], ids=["before", "after"])
+async def test_input_that_ends_too_soon_is_one_sentence(document):
+    process = await command(b"", stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate(document)
+    (line,) = out.splitlines()
+    assert json.loads(line)["error"].startswith("Standard input ended before ")
+    assert process.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="of Linux")
+async def test_output_that_can_not_be_written_is_one_sentence():
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await command(b'{"dryRun": true}\n', stdout=full)
+    os.close(full)
+    told = (await process.stderr.read()).decode()
+    process.stdin.close()
+    assert await process.wait() == 1
+    (line,) = told.splitlines()
+    assert line.startswith("Standard output can't be written to: ")
 
 
 async def test_cancelling_a_start_leaves_nothing(tmp_path):

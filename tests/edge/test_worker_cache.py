@@ -155,3 +155,15 @@ async def test_an_answer_to_a_body_is_given_to_nobody_else(site):
     assert b'"length": 4' in await site.raw(raw + b"content-length: 4\r\n\r\nevil")
     await asyncio.sleep(0.1)
     assert b'"length": 0' in await site.raw(raw + b"\r\n")
+
+
+async def test_a_page_that_a_cookie_was_sent_for_is_not_given_to_others(site):
+    alice, bob = {"cookie": "session=alice"}, {"cookie": "session=bob"}
+    for number, (extra, asked) in enumerate(
+        ((b"", 2), (b"cache-control: public\r\n", 1), (b"cache-control: max-age=9\r\n", 1))
+    ):
+        site.reset()
+        site.a.answer = answer(extra)
+        assert (await twice(site, f"/cookie/{number}", alice, bob))[0] == asked, extra
+        site.a.seen.clear()
+        assert (await twice(site, f"/cookie/{number}/none"))[0] == 1, extra  # without a cookie it is kept

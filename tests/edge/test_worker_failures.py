@@ -129,13 +129,13 @@ async def test_budget_and_tries(site):
 async def test_a_long_upload_takes_its_time_and_one_that_stands_still_does_not(site):
     async def slowly(count):
         for _ in range(count):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
             yield bytes(1000)
 
     response, body = await site.get(
-        "/up", method="POST", data=slowly(8)
+        "/up", method="POST", data=slowly(16)
     )  # 1.6 s; a try has 0.3, the budget is 0.8
-    assert (response.status, json.loads(body)["length"]) == (200, 8000)
+    assert (response.status, json.loads(body)["length"]) == (200, 16_000)
     if site.edge.options.vars["CROSSING"] == "off":
         return  # without the module the edge can't see it
 
@@ -415,3 +415,25 @@ async def test_what_the_wait_for_the_map_takes_is_gone_from_the_budget(tmp_path)
                 assert response.status == 504
             assert time.monotonic() - began < 2.2
             assert len(origin.seen) == 1
+
+
+async def test_one_url_that_always_answers_503_ejects_nobody(site):
+    async def limited(request, reader, writer):
+        writer.write(status(503) if request.target == "/limited" else OK)
+
+    for origin in site.origins.values():
+        origin.answer = limited
+    for method in ("POST", "PUT"):
+        for _ in range(6):
+            response, _ = await site.get("/limited", method=method, data=b"x")
+            assert response.status == 503
+    site.b.answer = site.c.answer = None  # now only the first asks to wait
+    site.a.answer = status(503, b"", b"retry-after: 1\r\n")
+    for _ in range(6):
+        response, _ = await site.get()
+        assert (response.status, tries(response)) == (200, 2)
+    assert (await site.status())["ejected"].keys() <= {"dead"}
+    site.a.answer = status(503)
+    for _ in range(5):
+        await site.get()
+    assert "a" in (await site.status())["ejected"]

@@ -194,6 +194,17 @@ async def test_statuses_and_redirects_are_passed_on(site, code):
     assert len(site.near.seen) == 1
 
 
+async def test_several_cookie_fields_arrive_as_one(site):
+    for line, body in ((b"GET", b""), (b"POST", b"small"), (b"PUT", bytes(20_000))):
+        site.near.seen.clear()
+        await site.raw(
+            b"%b / HTTP/1.1\r\nHost: h\r\nCookie: a=1\r\nCookie: b=2; c=x,y\r\nContent-Length: %d\r\n\r\n%b"
+            % (line, len(body), body)
+        )
+        (seen,) = site.near.seen
+        assert (seen.all("cookie"), seen.length) == (["a=1; b=2; c=x,y"], len(body))
+
+
 async def test_cookies_stay_several_and_compressed_bodies_stay_compressed(site):
     site.near.answer = b"HTTP/1.1 200 OK\r\nset-cookie: a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT\r\nset-cookie: b=2\r\ncontent-length: 0\r\n\r\n"
     response, _ = await site.get()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import pytest_asyncio
-from edge_support import OK, SECRET, a_site, status
+from edge_support import OK, SECRET, a_site, make_map, status
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 HEAD = b"Host: www.example.test\r\n"
@@ -300,3 +300,41 @@ async def test_ten_thousand_guesses(site):
     assert len(answers) == 1
     (answer,) = answers
     assert answer.startswith(b"HTTP/1.1 404")
+
+
+async def test_the_edges_own_is_read_only(site):
+    host = {"host": "www.example.test"}
+    for method in ("GET", "HEAD", "POST", "OPTIONS", "DELETE"):
+        for target in ("/.isochrone/status", "/.isochrone/decision?asn=1"):
+            response, _ = await site.get(target, method=method, headers=host)
+            assert response.status == 404, method
+            response, body = await site.get(
+                target, method=method, headers={**host, "authorization": f"Bearer {SECRET}"}
+            )
+            if method in ("GET", "HEAD"):
+                assert (response.status, bool(body)) == (200, method == "GET")
+            else:
+                assert (response.status, response.headers["allow"]) == (405, "GET, HEAD"), method
+    assert reached(site) == []
+
+
+@pytest.mark.parametrize("crossing", ["on", "off"])
+async def test_an_edge_open_to_any_host_whose_variables_are_odd(crossing):
+    """Hosts that are no URL are refused on every way; what can't be used is named and takes nothing down."""
+    bad = {"ORIGINS": "[" * 50_000, "MAX_TRIES": "0"}
+    async with a_site("a", CACHE_TTL_SECONDS="60", CROSSING=crossing, **bad) as open_site:
+        answer = await open_site.raw(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        told = await open_site.status()
+        assert [problem.split(" ")[0] for problem in told["variables"]] == ["ORIGINS", "MAX_TRIES"]
+        await open_site.publish(make_map(("a",)))
+        for host in (b"1.2.3.999", b"[1:2]", b"[::z]", b"0x1.2.3.999"):
+            for line in (b"GET /.isochrone/status", b"GET /x", b"POST /x"):
+                answer = await open_site.raw(
+                    line + b" HTTP/1.1\r\nHost: " + host + b"\r\nContent-Length: 0\r\n\r\n", 1.0
+                )
+                assert answer.split(b" ")[1] in (b"400", b"421"), (line, host, answer)
+        assert open_site.a.seen == []
+        answer = await open_site.raw(b"GET /x HTTP/1.1\r\nHost: 1.2.3.99\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert "Traceback" not in "\n".join(open_site.edge.log_lines())

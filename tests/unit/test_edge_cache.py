@@ -21,6 +21,19 @@ def test_lifetimes():
         assert cache.lifetime(status, {**LENGTH, **fields}, 60) == expected, (status, fields)
 
 
+def test_what_was_asked_for_with_a_cookie_is_kept_only_when_the_answer_says_for_how_long():
+    for control, expected in (
+        (None, 0),
+        ("immutable", 0),
+        ("public", 60),
+        ("max-age=9", 9),
+        ("s-maxage=9", 9),
+        ("private", 0),
+    ):
+        fields = {**LENGTH, "cache-control": control} if control else LENGTH
+        assert cache.lifetime(200, fields, 60, cookie=True) == expected, control
+
+
 @given(st.text(max_size=60), st.integers(0, 1000))
 def test_no_field_makes_a_lifetime_longer_than_the_limit(control, limit):
     assert 0 <= cache.lifetime(200, {**LENGTH, "cache-control": control}, limit) <= limit

@@ -15,9 +15,11 @@ from isochrone_edge.problem import TITLES, problem
 from isochrone_edge.variables import DEFAULTS, read
 
 
-def make(built_at, **origin):
+def make(built_at, notes=None, **origin):
     entry = {"id": "a", "host": "a.test", **origin}
-    return encode(built_at=built_at, origins=[entry], palette=[Colour(((0, 1.0, 1),))], default=0, cells={})
+    return encode(
+        built_at=built_at, origins=[entry], palette=[Colour(((0, 1.0, 1),))], default=0, cells={}, notes=notes
+    )
 
 
 def variables(**values):
@@ -195,6 +197,22 @@ def test_hosts_are_remembered_only_when_they_are_ours():
     assert len(isolate.fronts) <= 256
 
 
+def test_origins_that_are_none_are_named():
+    for origins in (
+        '[{"id": "a", "host": "127.0.0.1"}]', '[{"id": "a", "host": "[::1]:443"}]', '[{"id": "a", "host": "1.2.3.999"}]',
+        '[{"id": "a", "host": "a.test"}, {"id": "a", "host": "b.test"}]', "[" * 50_000, '{"a":' * 50_000, '[{"id": "a", "host": "0x7f000001"}]',
+    ):  # fmt: skip
+        got = variables(ORIGINS=origins)
+        assert got.origins == ()
+        assert [problem.split(" ")[0] for problem in got.problems] == ["ORIGINS"], origins[:80]
+        assert len(got.problems[0]) < 200
+    assert (
+        len(variables(ORIGINS='[{"id": "a", "host": "1.a.test:443"}, {"id": "b", "host": "0xg"}]').origins)
+        == 2
+    )
+    assert variables(MAX_TRIES="0").problems
+
+
 def test_no_value_that_would_take_the_site_down_is_taken():
     bad = {
         "BUDGET_MS": "0", "TRY_MS": "0.5", "LOG_SHARE": "50", "MAP_REFRESH_FLOOR_SECONDS": "100", "MAX_TRIES": 3, "ORIGINS": [],
@@ -206,9 +224,14 @@ def test_no_value_that_would_take_the_site_down_is_taken():
 
 
 async def test_a_map_with_odd_values_leaves_the_last_good_one():
-    for odd in ({"authority": 443, "ma": 3}, {"authority": "a.test:443", "ma": float("inf")}):
+    for odd, notes in (
+        ({"authority": 443, "ma": 3}, {}),
+        ({"authority": "a.test:443", "ma": float("inf")}, {}),
+        ({"authority": "a.test:443", "ma": 60}, {"valid_until": float("nan")}),
+        ({"authority": "a.test:443", "ma": 60}, {"valid_until": float("inf")}),
+    ):
         isolate = Isolate(lambda name: None)
-        encoded = make(1.0, alt_svc=odd)
+        encoded = make(1.0, notes=notes, alt_svc=odd)
         version = LatencyMap(encoded).version
         digest = hashlib.sha256(encoded).hexdigest()
 

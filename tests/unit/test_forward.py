@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone_edge.breaker import CUT_WEIGHT, EJECT_LIMIT, EJECT_SECONDS, FAILURES, Breaker
-from isochrone_edge.forward import Limits, Unreachable, forward
+from isochrone_edge.forward import Blameless, Limits, Unreachable, forward
 from isochrone_edge.steer import Origin
 
 ORIGINS = tuple(Origin(name, f"{name}.test") for name in "abcd")
@@ -30,7 +30,7 @@ class World:
             raise Unreachable("refused")
         return (what, f"answer {what}") if isinstance(what, int) else (200, what)
 
-    async def run(self, breaker=None, repeatable=True, **limits):
+    async def run(self, breaker=None, repeatable=True, asks_to_wait=None, **limits):
         return await forward(
             ORIGINS,
             self.send,
@@ -38,6 +38,7 @@ class World:
             breaker=breaker or Breaker(),
             clock=self.clock,
             limits=Limits(**limits),
+            asks_to_wait=asks_to_wait,
         )
 
 
@@ -117,6 +118,71 @@ async def test_statuses_that_count_as_failures_go_on_and_the_last_one_is_given_w
     assert (done.status, done.origin.id, done.tries) == (503, "d", 4)
     done = await World(a=(0.01, 503)).run()
     assert (done.status, done.tries) == (503, 1)
+
+
+async def test_a_status_counts_when_another_origin_answers_the_same_request_well():
+    statuses = {"retry_statuses": frozenset({503})}
+    breaker, everywhere = Breaker(), World(**dict.fromkeys("abcd", (0.01, 503)))
+    for repeatable in (True, False):  # the request's own fault, or unknown
+        await everywhere.run(breaker, repeatable=repeatable, **statuses)
+    assert not any(breaker.troubled(name) for name in "abcd")
+    waits = World(a=(0.01, 503))
+    await waits.run(breaker, asks_to_wait=lambda response: True, **statuses)
+    assert not breaker.troubled("a")
+    for _ in range(FAILURES):
+        await World(a=(0.01, 503)).run(breaker, **statuses)
+    assert breaker.ejected(100.0).keys() == {"a"}
+
+
+async def test_a_failure_of_the_clients_body_ends_the_request_and_blames_nobody():
+    async def send(origin, seconds):
+        raise Blameless(408)
+
+    breaker, world = Breaker(), World()
+    done = await forward(
+        ORIGINS, send, repeatable=lambda sent: True, breaker=breaker, clock=world.clock, limits=Limits()
+    )
+    assert (done.response, done.origin, done.tries, done.status, done.reason) == (
+        None,
+        None,
+        1,
+        408,
+        "client:body",
+    )
+    assert not breaker.troubled("a")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers(0, 3), st.floats(0, 100)), max_size=200))
+def test_no_more_than_half_are_ever_ejected(events):
+    breaker, now, names = Breaker(), 0.0, "abcdefg"
+    breaker.among(names)
+    for name, what, wait in events:
+        now += wait
+        if what == 0:
+            breaker.succeeded(name, now)
+        elif what == 1 and name > "d":
+            names = names.replace(name, "") or "a"
+            breaker.among(names)
+        else:
+            breaker.failed(name, now, CUT_WEIGHT)
+        ejected, order = breaker.ejected(now), breaker.order(names, now, trial=False)
+        assert len(ejected) <= len(names) // 2
+        back = [name for name in names if name in ejected]
+        assert [name for name in order if name in back] == back
+        assert sorted(order) == sorted(names)
+        if what == 1 and name > "d":
+            assert ejected.keys() <= set(names)
+
+
+def test_when_one_comes_back_the_next_may_go():
+    breaker = Breaker()
+    breaker.among("abc")
+    assert [breaker.failed(name, 0.0, FAILURES) for name in "abc"] == [True, False, False]
+    breaker.succeeded("a", 1.0)
+    assert breaker.failed("b", 2.0)
+    assert breaker.ejected(2.0) == {"b": EJECT_SECONDS}
+    breaker.among("b")  # the only one
+    assert breaker.ejected(2.0) == {}
 
 
 async def test_what_was_never_sent_is_sent_elsewhere():

@@ -28,8 +28,18 @@ class Breaker:
     """Ejects an origin after FAILURES in a row; one trial request may bring it back. Fails open."""
 
     def __init__(self) -> None:
+        self._most: int | None = None  # that may be ejected at once; None: any number
         self._known: dict[str, _Standing] = {}
         self._ejected: dict[str, _Standing] = {}
+
+    def among(self, origins: Iterable[str]) -> None:
+        """These are the origins from now on: no more than half of them are ejected, and all others are forgotten."""
+        names = frozenset(origins)
+        for name in self._known.keys() - names:
+            self.proved(name)
+        self._most = len(names) // 2
+        for name in sorted(self._ejected, key=lambda name: self._ejected[name].until)[: -self._most or None]:
+            self.proved(name)
 
     def succeeded(self, origin: str, now: float = 0.0, *, whole: bool = False) -> None:
         """The origin answered; `whole`: its body is known to have come to its end.
@@ -60,12 +70,15 @@ class Breaker:
             known.cut_at = now
         if known.until and not known.trial:
             return False  # a request that was under way when it was ejected
-        if known.failures < FAILURES:
+        if known.failures < FAILURES or self._full(origin):
             return False
         known.length = min(EJECT_LIMIT, 2 * known.length) if known.length else EJECT_SECONDS
         known.until, known.trial = now + known.length, False
         self._ejected[origin] = known
         return True
+
+    def _full(self, origin: str) -> bool:
+        return self._most is not None and len(self._ejected.keys() | {origin}) > self._most
 
     def any_ejected(self) -> bool:
         """Whether `order` would look at anything: false in good times, and then costs nothing."""

@@ -41,10 +41,12 @@ def may_answer(method: str, headers: Mapping[str, str]) -> bool:
     return not ("no-store" in wanted or "no-cache" in wanted or wanted.get("max-age") == "0")
 
 
-def lifetime(status: int, headers: Mapping[str, str], limit: int) -> int:
+def lifetime(status: int, headers: Mapping[str, str], limit: int, *, cookie: bool = False) -> int:
     """For how many seconds this answer may be kept; 0: not at all.
 
-    `limit` (CACHE_TTL_SECONDS) is for answers that name no lifetime, and the longest for those that do.
+    `limit` (CACHE_TTL_SECONDS) is for answers that name no lifetime, and the longest for those that do. With `cookie` the
+    request had one: the answer may be for its sender alone, and is kept only when it names a lifetime, or says `public`.
+    RFC 9111 section 3 would allow it otherwise too.
     """
     if status not in _EXPLICIT or "set-cookie" in headers or headers.get("vary", "").strip() == "*":
         return 0
@@ -64,6 +66,8 @@ def lifetime(status: int, headers: Mapping[str, str], limit: int) -> int:
         if name in said:
             seconds = int(said[name][:19]) if said[name].isascii() and said[name].isdecimal() else 0
             return min(limit, max(0, seconds - _age(headers)))
+    if cookie and "public" not in said:
+        return 0
     return limit if status in _BY_DEFAULT and "expires" not in headers else 0
 
 

@@ -176,5 +176,30 @@ def host_allowed(host: str, site: frozenset[str]) -> bool:
     return not site or host.lower() in site or name in site
 
 
+def is_address(host: str) -> bool:
+    """Whether a host, with or without a port, is an IP address, or would be read as one (a last label that is a number)."""
+    name = host if host.startswith("[") else host.partition(":")[0].rstrip(".").rpartition(".")[2].lower()
+    return (
+        name.startswith("[")
+        or name.isdecimal()
+        or (name.startswith("0x") and not name[2:].strip("0123456789abcdef"))
+    )
+
+
+def one_cookie_field(fields: str) -> str:
+    """A request's fields (JSON) with the pairs of several Cookie fields between semicolons (RFC 6265 section 4.2.1).
+
+    The runtime has joined them with commas, as all others. A comma within a value stays, unless a pair follows it.
+    """
+    value = peek(fields, "cookie")
+    if value is None or ", " not in value:
+        return fields
+    first, *others = value.split(", ")
+    for part in others:
+        name, equals, _ = part.partition("=")
+        first += f"; {part}" if equals and name and _token(name) else f", {part}"
+    return json.dumps({**json.loads(fields), "cookie": first}, ensure_ascii=False, separators=(",", ":"))
+
+
 def _token(text: str) -> bool:
     return all(c.isascii() and (c.isalnum() or c in "!#$%&'*+-.^_`|~") for c in text)

@@ -31,12 +31,20 @@ def protocol_of(facts: str) -> str:
 class Isolate:
     """Variables, maps, breaker, counters."""
 
-    def __init__(self, get: Callable[[str], object]) -> None:
+    def __init__(self, get: Callable[[str], object], is_url: Callable[[str], bool] = bool) -> None:
+        """State of an isolate.
+
+        Args:
+            get: the value of a variable by its name.
+            is_url: whether the runtime takes a text for a URL.
+        """
+        self._is_url = is_url
         self.variables = variables = read(get)
         self.snapshot = Snapshot(variables.refresh)
         self.steering = self._steer(None)
         self.canary: Steering | None = None
         self.breaker = Breaker()
+        self.breaker.among(origin.id for origin in variables.origins)
         self.hedging = Hedging(TokenBucket(), Usual()) if variables.hedge else None
         self.counters = dict.fromkeys(
             ("requests", "failed", "refused", "retried", "hedged", "cut", "cache_hits", "cache_stored"), 0
@@ -76,6 +84,8 @@ class Isolate:
         elif snapshot.canary is not self._judged_canary:
             self.canary = self._try(snapshot.canary)
         self._judged_canary = snapshot.canary
+        of_canary = self.canary.origins if self.canary is not None else ()
+        self.breaker.among(origin.id for origin in (*self.steering.origins, *of_canary) if origin.host)
         self.lanes = {}
 
     def lane(self, facts: str) -> Lane | None:
@@ -132,6 +142,8 @@ class Isolate:
         scheme, _, host = base.partition("://")
         site = self.variables.site
         if not (host_allowed(host, site) and (named == host or host_allowed(named, site))):
+            return None
+        if base not in self.fronts and not self._is_url(base):  # 1.2.3.999
             return None
         if len(self.fronts) < _HOSTS_KEPT and scheme in ("http", "https"):
             self.fronts[base] = host

@@ -12,18 +12,28 @@ from .colour import facts_of
 from .isolate import Isolate
 
 OWN = "/.isochrone/"
-TYPES = {200: "application/json", 404: "text/plain;charset=UTF-8"}
+TYPES = {200: "application/json", 404: "text/plain;charset=UTF-8", 405: "text/plain;charset=UTF-8"}
+METHODS = ("GET", "HEAD")
 _NOT_FOUND = 404, "Not Found"
+_NOT_ALLOWED = 405, "Method Not Allowed"
 _FACTS = {"asn", "country", "colo", "continent", "latitude", "longitude"}
 
 
 def answer(
-    isolate: Isolate, path: str, query: str, authorization: str, now: float, client: str = "[]"
+    isolate: Isolate,
+    path: str,
+    query: str,
+    authorization: str,
+    now: float,
+    client: str = "[]",
+    method: str = "GET",
 ) -> tuple[int, str]:
     """Status and body. `client` has the facts of who asks, as a JSON list in the order of `Facts`."""
     if not opens(isolate.variables.secret, authorization):
         return _NOT_FOUND
     name = path.removeprefix(OWN)
+    if name in ("status", "decision") and method not in METHODS:
+        return _NOT_ALLOWED
     if name == "status":
         return 200, json.dumps(status(isolate, now))
     if name == "decision":

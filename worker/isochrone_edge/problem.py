@@ -6,6 +6,7 @@ import json
 
 TITLES = {
     400: "The request can't be forwarded",
+    408: "The body of the request did not come in time",
     421: "This host is not served here",
     502: "The service can't be reached",
     503: "The service takes no requests now",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from json import loads
+from math import isfinite
 
 from .alt_svc import CLEAR, field_value
 from .bands import hashed, score
 from .colour import facts_of
-from .headers import host_allowed
+from .headers import host_allowed, is_address
 from .latency_map import Facts, LatencyMap
 from .record import Record
 
@@ -80,6 +81,8 @@ class Steering:
         self.band_ms = float(live.meta.get("band_ms", band_ms))
         until = live.meta.get("valid_until")
         self.valid_until = float(until) if until is not None else None
+        if self.valid_until is not None and not isfinite(self.valid_until):
+            raise ValueError(f"its valid_until is {until}, which is no time")
         origins = tuple(_origin(o, promise=promise) for o in live.origins)
         # A client may still be pinned to an endpoint that is withdrawn now: whoever answers it without a promise of
         # its own tells it so.
@@ -155,13 +158,15 @@ def built_in_origins(entries: Sequence[Mapping[str, object]]) -> tuple[Origin, .
 
     Raises ValueError, KeyError or TypeError for what is no list of origins.
     """
-    origins = []
+    origins: dict[str, Origin] = {}
     for entry in entries:
-        host = str(entry["host"])
-        if not host_allowed(host, frozenset()):
+        host, name = str(entry["host"]), _safe(str(entry["id"]), "an origin's id")
+        if not host_allowed(host, frozenset()) or is_address(host):
             raise ValueError(f"{host!r} is not a host name")
-        origins.append(Origin(_safe(str(entry["id"]), "an origin's id"), host))
-    return tuple(origins)
+        if name in origins:
+            raise ValueError(f"two origins have the id {name!r}")
+        origins[name] = Origin(name, host)
+    return tuple(origins.values())
 
 
 def _origin(entry: Mapping[str, object], *, promise: bool) -> Origin:

@@ -38,6 +38,9 @@ DEFAULTS = {
 }
 
 
+_DEPTH = 32  # of JSON
+
+
 class Limits(Record):
     """Seconds. The budget ends with the first byte of the answer: a body that has begun is never cut."""
 
@@ -86,14 +89,14 @@ def read(get: Callable[[str], object]) -> Variables:
 
     floor = value("MAP_REFRESH_FLOOR_SECONDS", _floor)
     return Variables(
-        origins=value("ORIGINS", lambda text: built_in_origins(json.loads(text))),
+        origins=value("ORIGINS", lambda text: built_in_origins(json.loads(_shallow(text)))),
         site=value("SITE", _hosts),
         refresh=value("MAP_REFRESH_SECONDS", lambda text: _at_least(floor, text)),
         cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
         limits=Limits(
             budget=value("BUDGET_MS", _positive) / 1000,
             each_try=value("TRY_MS", _positive) / 1000,
-            tries=max(1, int(value("MAX_TRIES", _number))),
+            tries=int(value("MAX_TRIES", _positive)),
             retry_statuses=value("RETRY_STATUSES", _statuses),
         ),
         keep_body=int(value("KEEP_BODY_BYTES", _number)),
@@ -108,6 +111,19 @@ def read(get: Callable[[str], object]) -> Variables:
         secret=value("ISOCHRONE_SECRET", str),
         problems=tuple(problems),
     )
+
+
+def _shallow(text: str) -> str:
+    """JSON nested so deep that reading it would overflow the stack, which ends Pyodide, is refused."""
+    depth = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            if depth > _DEPTH:
+                raise ValueError(f"it is nested more than {_DEPTH} deep")
+        elif character in "]}":
+            depth -= 1
+    return text
 
 
 def _number(text: str) -> float:

