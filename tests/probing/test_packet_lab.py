@@ -8,7 +8,7 @@ import sys
 import pytest
 from probing_support import namespaces_or_skip, probe_in
 
-from isochrone.lab.packets import PacketLab, Path
+from isochrone.lab.packets import PacketLab, Path, caddy
 from isochrone.lab.packets.lab import LabError
 from isochrone.lab.packets.paths import CLOSED_PORT, PORT, VERSION_PORT
 from isochrone.probing.methods import make
@@ -53,6 +53,48 @@ def test_no_route_is_the_prober_s(packets, method):
     (told,) = probe_in(packets, method, f"192.0.2.1 {PORT} 1")
     assert told["outcome"] == "prober_failed"
     assert "no route" in told["detail"]
+
+
+SERVER = """
+import http.client, json, ssl, sys
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+connection = http.client.HTTPSConnection(sys.argv[1], 443, timeout=20, context=context)
+connection.request("GET", "/")
+answer = connection.getresponse()
+print(json.dumps([answer.status, answer.getheader("Server"), answer.read().decode()]))
+"""
+
+
+def test_far_hosts_are_caddy_where_it_is_installed(packets):
+    version = caddy.version()
+    if version is None:
+        pytest.skip("caddy is not installed: servers in Python answer")
+    assert packets.far_host == f"caddy {version}"
+    assert packets.python(SERVER, packets.address(0)) == [200, "Caddy", "ok\n"]
+
+
+def test_without_caddy_servers_in_python_answer():
+    namespaces_or_skip()
+    with PacketLab([Path(1)], compiled=False) as lab:
+        assert lab.far_host == "aioquic and h2 in Python (as asked)"
+        assert lab.python(SERVER, lab.address(0)) == [200, None, "ok\n"]
+        told = [probe_in(lab, method, f"{lab.address(0)} {PORT} 5")[0] for method in ("quic", "h2", "h3")]
+    assert [result["outcome"] for result in told] == ["ok"] * 3
+
+
+def test_a_caddy_that_does_not_start_is_told_and_replaced(tmp_path, monkeypatch):
+    namespaces_or_skip()
+    broken = tmp_path / "caddy"
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = version ] && echo v2.0.0 && exit\necho "no such module" >&2\nexit 1\n'
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with PacketLab([Path(1)]) as lab:
+        assert lab.far_host == "aioquic and h2 in Python (caddy did not start: no such module)"
+        (told,) = probe_in(lab, "h1", f"{lab.address(0)} {PORT} 5")
+    assert told["outcome"] == "ok"
 
 
 def test_refusals_come_back_over_the_link(packets):

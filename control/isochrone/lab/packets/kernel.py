@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -16,7 +17,7 @@ CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _ETH_P_ALL = 3
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
-_PR_SET_TIMERSLACK = 29
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 _BUFFER = 16 << 20
 #: Only what leaves: load the packet's type, keep it if it is PACKET_OUTGOING (4). Classic BPF: code, jt, jf, k.
 _OUTGOING = b"".join(
@@ -97,6 +98,11 @@ def be_punctual(priority: int, *, beside_the_link: bool = False) -> bool:
     except OSError:
         return False
     return True
+
+
+def end_with_parent(how: int = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when whoever started it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
 
 
 def _checked(result: int) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isochrone.lab.packets.paths import Crossing
 
 _STOP_SECONDS = 20
+_SERVER_NAME = "far.example.com"
 
 
 class LabError(Exception):
@@ -30,27 +31,36 @@ class LabError(Exception):
 class PacketLab:
     """A context manager: while it is entered, `command(...)` runs programs that see the far hosts.
 
-    `servers`: whether the far hosts serve HTTP; ICMP is answered, and TCP refused, in any case. `ping_sockets`: whether the near
-    namespace allows unprivileged ICMP. Raises LabError when it can't be made.
+    `servers`: whether the far hosts serve HTTP; ICMP is answered, and TCP refused, in any case. `compiled`: by Caddy, where it is
+    installed, rather than by servers in Python; `far_host` says by what. `ping_sockets`: whether the near namespace allows
+    unprivileged ICMP. Raises LabError when it can't be made.
     """
 
     def __init__(
-        self, paths: Sequence[Path], *, seed: int = 1, servers: bool = True, ping_sockets: bool = False
+        self,
+        paths: Sequence[Path],
+        *,
+        seed: int = 1,
+        servers: bool = True,
+        compiled: bool = True,
+        ping_sockets: bool = False,
     ) -> None:
         self._paths = tuple(paths)
         self._spec: dict[str, Any] = {
-            "paths": [path.told() for path in paths], "seed": seed, "servers": servers, "ping_sockets": ping_sockets,
+            "paths": [path.told() for path in paths], "seed": seed, "servers": servers, "compiled": compiled,
+            "ping_sockets": ping_sockets, "server_name": _SERVER_NAME,
         }  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.versions: tuple[Version, ...] = ()
+        self.far_host = ""  # what serves there, such as "caddy 2.6.2"
         self.crossings: list[Crossing] = []  # the link's log, once the lab is over
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="isochrone-lab-")
         folder = File(self._folder.name)
         try:
-            certificate = Authority(folder).issue("far", "far.example.com")
+            certificate = Authority(folder).issue("far", _SERVER_NAME)
             self._spec |= {
                 "log": str(folder / "log"),
                 "chain": str(certificate.chain),
@@ -60,7 +70,8 @@ class PacketLab:
                 [*_become_root(), sys.executable, "-m", "isochrone.lab.packets.world"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
-            self.versions = tuple(self._start(self._process))
+            told = self._start(self._process)
+            self.versions, self.far_host = tuple(told["versions"]), told["far_host"]
         except BaseException:
             self._stop()
             raise
@@ -98,7 +109,7 @@ class PacketLab:
             raise LabError(done.stderr.strip() or f"exit status {done.returncode}")
         return json.loads(done.stdout)
 
-    def _start(self, process: subprocess.Popen[str]) -> list[Version]:
+    def _start(self, process: subprocess.Popen[str]) -> dict[str, Any]:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
         try:
             process.stdin.write(json.dumps(self._spec) + "\n")
@@ -112,8 +123,8 @@ class PacketLab:
         told = json.loads(line)
         if "problem" in told:
             raise LabError(told["problem"])
-        versions: list[Version] = told["ready"]["versions"]
-        return versions
+        ready: dict[str, Any] = told["ready"]
+        return ready
 
     def _stop(self) -> None:
         process, self._process = self._process, None

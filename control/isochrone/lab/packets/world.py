@@ -7,20 +7,17 @@ or with whoever started it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path as File
 from typing import Any
 
-from isochrone.lab.packets import kernel
+from isochrone.lab.packets import caddy, kernel
 from isochrone.lab.packets.link import End, Link
 from isochrone.lab.packets.paths import FAR_NETWORK, FAR_TUN, NEAR, Path, Version, address, write_log
 
-_PR_SET_PDEATHSIG = 1
 _DEVICE = "lab0"
 _START_SECONDS = 30
 
@@ -28,11 +25,11 @@ _START_SECONDS = 30
 def main() -> int:
     """Make the lab, carry packets, write the log."""
     spec = json.loads(sys.stdin.readline())
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    kernel.end_with_parent()
     paths = [Path(**path) for path in spec["paths"]]
-    responders: list[subprocess.Popen[str]] = []
+    responders: list[subprocess.Popen[Any]] = []
     try:
-        near, far, responders, versions = _make(spec, len(paths))
+        near, far, responders, versions, far_host = _make(spec, len(paths))
     except subprocess.CalledProcessError as error:
         print(json.dumps({"problem": f"{' '.join(error.cmd)}: {(error.stderr or '').strip()}"}), flush=True)
         return 1
@@ -40,17 +37,20 @@ def main() -> int:
         print(json.dumps({"problem": f"{error.strerror} {error.filename or ''}".strip()}), flush=True)
         return 1
     link = Link(near, far, paths, seed=spec["seed"])
-    print(json.dumps({"ready": {"versions": versions}}), flush=True)
+    print(json.dumps({"ready": {"versions": versions, "far_host": far_host}}), flush=True)
     try:
         link.run()
     finally:
         for process in responders:
-            process.terminate()
+            process.kill()  # they hold nothing, and some would wait for their connections
+            process.wait()
     write_log(File(spec["log"]), link.crossings())
     return 0
 
 
-def _make(spec: dict[str, Any], count: int) -> tuple[End, End, list[subprocess.Popen[str]], list[Version]]:
+def _make(
+    spec: dict[str, Any], count: int
+) -> tuple[End, End, list[subprocess.Popen[Any]], list[Version], str]:
     kernel.unshare_network()
     versions: list[Version] = [4, 6] if kernel.have_ipv6() else [4]
     near = _end(versions, NEAR)
@@ -73,11 +73,11 @@ def _make(spec: dict[str, Any], count: int) -> tuple[End, End, list[subprocess.P
         if 6 in versions:  # a local route is enough to be reached there, but not to bind to it
             for number in range(count):
                 kernel.ip("-6", "address", "add", address(number, 6) + "/128", "dev", "lo", "nodad")
-        responders = _responders(spec, versions, addresses) if spec["servers"] else []
+        responders, far_host = _responders(spec, versions, addresses) if spec["servers"] else ([], "none")
     finally:
         kernel.enter_network(namespace)
         os.close(namespace)
-    return near, far, responders, versions
+    return near, far, responders, versions, far_host
 
 
 def _end(versions: list[Version], own: dict[int, str]) -> End:
@@ -102,11 +102,21 @@ def _maps_all() -> bool:
 
 def _responders(
     spec: dict[str, Any], versions: list[Version], addresses: list[str]
-) -> list[subprocess.Popen[str]]:
-    return [
-        _started("isochrone.lab.packets.responders", spec["chain"], spec["key"], *addresses),
-        _started("isochrone.lab.packets.version_responder", str(max(versions))),
-    ]
+) -> tuple[list[subprocess.Popen[Any]], str]:
+    """The far hosts' servers, and what they are in words."""
+    chain, key = spec["chain"], spec["key"]
+    negotiator = _started("isochrone.lab.packets.version_responder", str(max(versions)))
+    why = "caddy is not installed" if spec["compiled"] else "as asked"
+    if spec["compiled"] and (version := caddy.version()) is not None:
+        folder = File(spec["log"]).parent / "caddy"
+        try:
+            server = caddy.start(folder, chain, key, spec["server_name"], addresses)
+        except OSError as error:
+            why = str(error.strerror)
+        else:
+            return [server, negotiator], f"caddy {version}"
+    server = _started("isochrone.lab.packets.responders", chain, key, *addresses)
+    return [server, negotiator], f"aioquic and h2 in Python ({why})"
 
 
 def _started(module: str, *arguments: str) -> subprocess.Popen[str]:
