@@ -28,8 +28,8 @@ async def test_a_good_target(good):
         result = await probe(port)
     assert result.outcome is Outcome.OK
     assert result.detail == ""
-    assert list(result.phases) == ["first_answer", "handshake", "confirmation"]
-    assert result.rtt_ms == min(result.phases["first_answer"], result.phases["confirmation"])
+    assert list(result.phases) == ["first_answer", "handshake", "confirmation", "ping"]
+    assert result.rtt_ms == min(result.phases[name] for name in ("first_answer", "confirmation", "ping"))
     assert 0 < result.rtt_ms < 5000
 
 
@@ -79,20 +79,46 @@ async def test_a_lost_initial_does_not_lengthen_the_sample(good):
             break
     assert result.outcome is Outcome.OK
     assert result.phases["first_answer"] > 600  # sent again after twice the initial RTT
-    assert result.rtt_ms == result.phases["confirmation"]
+    assert result.rtt_ms in (result.phases["confirmation"], result.phases.get("ping"))
     assert result.rtt_ms < 600
 
 
 @pytest.mark.parametrize(
-    ("first_repeated", "finished_repeated", "expected"),
-    [(False, False, 10), (True, False, 20), (False, True, 10), (True, True, None)],
+    ("first_repeated", "finished_repeated", "ping_repeated", "expected"),
+    [
+        (False, False, False, 5),
+        (False, False, True, 10),
+        (True, False, True, 20),
+        (False, True, True, 10),
+        (True, True, False, 5),
+        (True, True, True, None),
+    ],
 )
-async def test_exchanges_that_were_sent_twice_are_not_samples(first_repeated, finished_repeated, expected):
+async def test_exchanges_that_were_sent_twice_are_not_samples(
+    first_repeated, finished_repeated, ping_repeated, expected
+):
     link = QuicLink(QuicProber()._configuration, "127.0.0.1", dead_port())
     link.close()
     link.first_sent, link.first_received, link.first_repeated = 1.0, 1.010, first_repeated
     link.finished_sent, link.confirmed, link.finished_repeated = 2.0, 2.020, finished_repeated
+    link.ping_sent, link.ping_acknowledged, link.ping_repeated = 3.0, 3.005, ping_repeated
     assert round_trip(link) == (None if expected is None else pytest.approx(expected))
+
+
+async def test_the_ping_is_timed_to_the_acknowledgement_of_the_last_one_it_covers(good):
+    async with quic_server(good) as (port, _), relay(port, delay=0.02) as through:
+        link = QuicLink(QuicProber()._configuration, "127.0.0.1", through, anonymous=True)
+        try:
+            link.start()
+            deadline = asyncio.get_running_loop().time() + 20
+            await link.until(lambda: link.confirmed is not None, deadline)
+            assert link.ping_sent is None
+            link.ping()
+            await link.until(lambda: link.ping_acknowledged is not None, deadline)
+        finally:
+            link.close()
+    assert link.ping_sent >= link.confirmed
+    assert link.ping_acknowledged - link.ping_sent >= 0.04 - 0.0001  # the relay holds both ways
 
 
 async def test_silence_is_the_target_s():
@@ -221,7 +247,7 @@ async def test_command_json(good):
     assert (status, err) == (0, "")
     told = json.loads(out)
     assert [p["outcome"] for p in told["probes"]] == ["ok", "ok"]
-    assert set(told["probes"][0]["phases"]) == {"first_answer", "handshake", "confirmation"}
+    assert set(told["probes"][0]["phases"]) == {"first_answer", "handshake", "confirmation", "ping"}
     summary = told["summary"][0]
     assert (summary["sent"], summary["ok"], summary["prober_failed"]) == (2, 2, 0)
     assert 0 < summary["min_ms"] <= summary["median_ms"]

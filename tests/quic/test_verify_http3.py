@@ -214,7 +214,7 @@ async def test_a_name_that_does_not_resolve_is_the_verifier_s_trouble(checker):
 async def test_a_route_that_we_lack_is_the_verifier_s_trouble(checker, monkeypatch):
     from isochrone.probing import quic_link
 
-    def no_route(*_):
+    def no_route(*_, **_how):
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(quic_link, "connected_socket", no_route)

@@ -2,8 +2,8 @@
 
 aioquic's core does no I/O; this is the thin rim around it. It stands in place of `aioquic.asyncio.connect` because that one
 can't bind a source address, stamps a datagram when the event loop gets to it, doesn't hear of refusals (its socket is not
-connected), and waits for the closing period. Here the kernel stamps arrivals (SO_TIMESTAMPNS, where the system has it), so
-that a busy event loop doesn't lengthen a round-trip time, and how late the loop was is measured.
+connected), and waits for the closing period. Here the kernel stamps arrivals and departures (where the system can), so that
+a busy event loop or a busy core doesn't lengthen a round-trip time, and how late the loop was is measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from aioquic.quic import events
 from aioquic.quic.connection import QuicConnection, QuicConnectionAdapter, QuicConnectionState
 from aioquic.tls import Epoch, Group
 
+from isochrone.probing.stamps import MSG_ERRQUEUE, departure
 from isochrone.probing.udp import ANCILLARY_BYTES, RECEIVE_BYTES, connected_socket, lateness
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class QuicLink:
             False  # sent again before anything was received: the exchange's time is ambiguous
         )
         self.finished_repeated = False
+        self.ping_sent: float | None = None  # the last PING that the first acknowledgement of any covers
+        self.ping_acknowledged: float | None = None
+        self.ping_repeated = False
+        self._pings: list[float] = []  # when each left; 0 before it has
         self._answer_lost = False  # the server's first answer
         self.late = 0.0  # seconds, all waiting for the event loop added up
         self.alpn: str | None = None
@@ -118,7 +123,7 @@ class QuicLink:
         self._peer = (address, port)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._socket: socket.socket | None = connected_socket(address, port, source_address)
+        self._socket: socket.socket | None = connected_socket(address, port, source_address, departures=True)
 
     def start(self) -> None:
         """Send the first flight. Raises OSError when this host can't send it."""
@@ -131,6 +136,13 @@ class QuicLink:
     def transmit(self) -> None:
         """Send what the connection has to send; to be called after anything was asked of `quic`."""
         self._send()
+
+    def ping(self) -> None:
+        """Send PING twice: a peer may delay the acknowledgement of one packet, not of the second (RFC 9000 section 13.2.2)."""
+        for number in range(2):
+            self._pings.append(0.0)
+            self.quic.send_ping(number)
+            self._send()
 
     async def until(self, done: Callable[[], bool], deadline: float) -> None:
         """Wait until `done()`, asked after whatever happens on the connection.
@@ -173,6 +185,7 @@ class QuicLink:
         return () if leaf is None else (leaf, *tls._peer_certificate_chain)  # noqa: SLF001
 
     def _readable(self) -> None:
+        self._departed(0.0)
         for _ in range(MAX_DATAGRAMS):
             if self._socket is None:
                 return
@@ -203,18 +216,21 @@ class QuicLink:
             # Servers that count packets of all spaces together leave gaps too, so that a gap alone is no sign of loss.
             if self._answer_lost and len(self._received_numbers(Epoch.ONE_RTT)) > 1:
                 self.finished_repeated = True
-        self._deliver()
+        self._deliver(arrived)
 
     def _received_numbers(self, epoch: Epoch) -> list[int]:
         """Where each unbroken row of the server's packet numbers begins; they count from 0 (RFC 9000 section 12.3)."""
         space = self.quic._spaces.get(epoch)  # noqa: SLF001  aioquic has no public way to see it
         return [row.start for row in space.ack_queue] if space is not None else []
 
-    def _deliver(self) -> None:
+    def _deliver(self, arrived: float) -> None:
         while (event := self.quic.next_event()) is not None:
             if isinstance(event, events.HandshakeCompleted):
                 self.completed = self._loop.time()
                 self.alpn = event.alpn_protocol
+            elif isinstance(event, events.PingAcknowledged) and self.ping_acknowledged in (None, arrived):
+                self.ping_acknowledged = arrived
+                self.ping_sent = max(self.ping_sent or 0.0, self._pings[event.uid])
             self.on_event(event)
         # aioquic tells of the end only after the closing period; who waits for an answer must know now.
         ending = self.quic._close_event  # noqa: SLF001
@@ -233,7 +249,7 @@ class QuicLink:
         if self._socket is None:
             return
         for data, _ in self.quic.datagrams_to_send(now=self._loop.time()):
-            self._stamp(data, timed=timed)
+            before = self._loop.time()
             try:
                 self._socket.send(data)
             except (BlockingIOError, InterruptedError):
@@ -243,19 +259,38 @@ class QuicLink:
                     raise
                 self._fail(error)
                 return
+            self._stamp(data, self._departed(before), timed=timed)
         self._arm()
 
-    def _stamp(self, data: bytes, *, timed: bool) -> None:
+    def _departed(self, before: float) -> float:
+        """When what was sent since `before` left: by the kernel, which mostly knows before send returns, or else `before`.
+
+        What it tells later must be fetched too, or the socket would stay readable.
+        """
+        left = None
+        while self._socket is not None:
+            try:
+                _, ancillary, _, _ = self._socket.recvmsg(0, ANCILLARY_BYTES, MSG_ERRQUEUE)
+            except OSError:
+                break
+            left = departure(ancillary)
+        return left.at if left is not None and before <= left.at <= self._loop.time() else before
+
+    def _stamp(self, data: bytes, sent: float, *, timed: bool) -> None:
         if self.first_sent is None:
-            self.first_sent = self._loop.time()
+            self.first_sent = sent
         elif self.first_received is None:
             self.first_repeated = True
         elif self.completed is not None and self.confirmed is None and data[0] & _LONG_HEADER:
             # After completion long headers carry Finished, or acknowledgements; these are not sent because of a timer.
             if self.finished_sent is None:
-                self.finished_sent = self._loop.time()
+                self.finished_sent = sent
             elif timed:
                 self.finished_repeated = True
+        elif self._pings:
+            self._pings[-1] = self._pings[-1] or sent
+            # A timer also sends acknowledgements, which repeat nothing; this counts timeouts since the last one that came.
+            self.ping_repeated = self.ping_repeated or (timed and self.quic._loss._pto_count > 0)  # noqa: SLF001
 
     def _arm(self) -> None:
         due = self.quic.get_timer()
@@ -274,7 +309,7 @@ class QuicLink:
             self.late += max(0.0, now - due)
             now = max(now, due)
         self.quic.handle_timer(now=now)
-        self._deliver()
+        self._deliver(now)
         self._send(timed=True)
         self._wake()
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 PRIORITY = 20
 START_SECONDS = 20.0
 _ASK_SECONDS = 0.1
-#: One core, and no collection of garbage while a probe is on its way, unless a long run needs it.
-_RUNTIME = {"GOMAXPROCS": "1", "GOGC": "off", "GOMEMLIMIT": "512MiB"}
+#: Two threads at most, and no collection of garbage while a probe is on its way, unless a long run needs it.
+_RUNTIME = {"GOMAXPROCS": "2", "GOGC": "off", "GOMEMLIMIT": "512MiB"}
 
 
 def config(chain: str, key: str, server_name: str, addresses: list[str]) -> dict[str, Any]:
