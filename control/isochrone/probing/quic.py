@@ -30,7 +30,6 @@ INITIAL_RTT = (
     0.333  # seconds, RFC 9002 section 6.2.2: the Initial is repeated after twice this, beyond any real path
 )
 CONFIRM_SLACK = 0.05  # seconds beyond the first exchange's time that the confirmation is waited for
-PING_TRIES = 2  # a lost one says nothing
 
 _ALERTS = {
     40: "handshake_failure",
@@ -102,16 +101,12 @@ async def shake_hands(link: QuicLink, *, deadline: float, timeout: float) -> flo
             link.first_sent or 0.0
         )  # both are there once it has completed
         patience = 2 * first + CONFIRM_SLACK
-        with contextlib.suppress(LinkClosed):  # the first exchange is a sample by itself
-            with contextlib.suppress(TimeoutError):
-                await link.until(lambda: link.confirmed is not None, min(deadline, loop.time() + patience))
-            for _ in range(PING_TRIES):
-                link.ping()
-                with contextlib.suppress(TimeoutError):
-                    await link.until(
-                        lambda: link.ping_acknowledged is not None, min(deadline, loop.time() + patience)
-                    )
-                    break
+        with contextlib.suppress(TimeoutError, LinkClosed):  # the first exchange is a sample by itself
+            await link.until(lambda: link.confirmed is not None, min(deadline, loop.time() + patience))
+            link.ping()
+            await link.until(
+                lambda: link.ping_acknowledged is not None, min(deadline, loop.time() + patience)
+            )
     except TimeoutError:
         what = "no answer" if link.first_received is None else "the handshake did not complete"
         raise silence(link.late, timeout, what) from None

@@ -139,10 +139,9 @@ class QuicLink:
 
     def ping(self) -> None:
         """Send PING twice: a peer may delay the acknowledgement of one packet, not of the second (RFC 9000 section 13.2.2)."""
-        self.ping_repeated = False
-        for _ in range(2):
-            self.quic.send_ping(len(self._pings))
+        for number in range(2):
             self._pings.append(0.0)
+            self.quic.send_ping(number)
             self._send()
 
     async def until(self, done: Callable[[], bool], deadline: float) -> None:
