@@ -78,7 +78,7 @@ class Sender:
         try:
             answer = await self._client.send(entry.id, body, self._note())
         except RefusedError as refused:
-            if refused.code == "time_ahead" and not shifted and (await self._shifts(body)):
+            if refused.code in {"time_ahead", "time_past"} and not shifted and (await self._shifts(body)):
                 return  # the clock was just set right by that very answer: the next try shifts the batch
             log.error("the control plane refused batch %s: %s; put aside", entry.id, refused)  # noqa: TRY400
             await self._put_aside(entry)
