@@ -223,6 +223,12 @@ def _write(path: Path, body: bytes) -> None:
 
 def _load_counts(path: Path) -> Counts:
     try:
-        return Counts(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):  # never written, or by another version
+        counts = Counts(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):  # never written, or by another version
         return Counts()
+    began = counts.round_began
+    if not isinstance(began, int | float) or not all(
+        isinstance(value, int) for name, value in asdict(counts).items() if name != "round_began"
+    ):
+        return Counts()
+    return counts
