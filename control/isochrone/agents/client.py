@@ -137,7 +137,7 @@ class Client:
                 f"{self._base}{path}: no answer within {self._timeout.total:g} s"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ControlPlaneError(f"{self._base}{path}: {error or type(error).__name__}") from None
+            raise ControlPlaneError(f"{self._base}{path}: {_why(error)}") from None
 
     def _hear(self, answer: aiohttp.ClientResponse, took: float) -> None:
         """The control plane's time, when it was the control plane that answered."""
@@ -148,6 +148,12 @@ class Client:
         except ValueError:
             return
         self._clock.hear(told, took)
+
+
+def _why(error: Exception) -> str:
+    """Without aiohttp's "ssl:<ssl.SSLContext object at 0x...>", which tells nobody anything."""
+    cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
+    return f"can't connect ({cause})" if cause is not None else str(error) or type(error).__name__
 
 
 def _no_use(status: int, fields: Any, body: bytes) -> ControlPlaneError:
