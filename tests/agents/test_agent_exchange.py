@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +29,8 @@ from isochrone.agents.sender import Sender
 from isochrone.agents.settings import AgentSettings
 from isochrone.agents.spool import Spool
 from isochrone.backoff import Backoff
+from isochrone.cli import Failure
+from isochrone.cli.agent import _run as once_command
 from isochrone.model import Outcome, Sample, Target
 from isochrone.probing.keeping import Measured
 from isochrone.service.agent_process import AgentProcess
@@ -280,13 +285,14 @@ async def test_a_refused_batch_is_put_aside_and_a_damaged_one(tmp_path, site):
     bench.spool.close()
 
 
-async def test_a_batch_stamped_by_a_wrong_clock_arrives_right(tmp_path, site):
+@pytest.mark.parametrize("wrong", [7200, -2 * 86_400])
+async def test_a_batch_stamped_by_a_wrong_clock_arrives_right(tmp_path, site, wrong):
     """The spool holds it from before the control plane was heard of; its refusal is what sets the clock right."""
     site.now = time.time()
     plan = await site.agents.plan_for("eu-1")
     async with site.serve() as url:
         bench = Bench(tmp_path, url)
-        bench.clock.offset = site.now + 7200 - bench.clock.elapsed()
+        bench.clock.offset = site.now + wrong - bench.clock.elapsed()
         await bench.measure(plan.id)
         async with bench.client:
             while len(bench.spool):
@@ -320,6 +326,32 @@ async def test_one_round_of_an_agent(tmp_path):
         assert told["samples"] == {"total": 6, "ok": 3, "prober_failed": 3}
         assert told["says"].startswith("isochrone/")
         site.store.close()
+
+
+async def test_one_round_that_does_not_reach_the_control_plane_is_no_good_one(tmp_path):
+    """The full disk and the signal, by the command's own status."""
+    async with Targets(3) as real:
+        targets = tuple(Target(t["address"], t["port"], t["asn"]) for t in real.entries)
+        site = Site(tmp_path, targets, time.time())
+        async with site.serve() as url:
+            for fault, words in (("disk", "samples were lost"), ("signal", "stopped before everything")):
+                settings = AgentSettings(
+                    control_plane=url, origin="eu-1", spool_dir=tmp_path / fault, lab=True, timeout_seconds=5
+                )
+                spool = Spool.open(settings.spool_dir, settings.spool_max_bytes)
+                if fault == "disk":
+                    spool.add = full
+                else:
+                    asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), signal.SIGTERM)
+                with pytest.raises(Failure, match=words) as caught:
+                    await once_command(settings, TOKENS["eu-1"], spool, once=True)
+                assert caught.value.status == 1
+                spool.close()
+        site.store.close()
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 FULL = """

@@ -392,10 +392,17 @@ def command(*arguments, name="agent", **env):
 def test_the_command_ends_in_a_sentence(tmp_path):
     done = command("-c", tmp_path / "none.toml")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    over_tls = write(
+        tmp_path, 'control_plane = "https://127.0.0.1:9"\norigin = "eu-1"\ntimeout_seconds = 5\n'
+    )
+    assert " object at 0x" not in command("-c", over_tls, "--once", **TOKEN).stderr
     path = write(tmp_path, 'control_plane = "http://127.0.0.1:9"\norigin = "eu-1"\ntimeout_seconds = 5\n')
     done = command("-c", path, "--once", **TOKEN)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("isochrone: http://127.0.0.1:9/agents/eu-1/plan: ")
+    assert done.stderr.splitlines()[-1].startswith(
+        "isochrone: http://127.0.0.1:9/agents/eu-1/plan: can't connect ("
+    )
+    assert " object at 0x" not in done.stderr
     assert "Traceback" not in done.stderr
     for environ, status in ((TOKEN, 0), ({"ISOCHRONE_AGENT_TOKEN": ""}, 2)):
         done = command("-c", path, name="check", **environ)
@@ -404,3 +411,13 @@ def test_the_command_ends_in_a_sentence(tmp_path):
     done = command("--new-token")
     token, digest = (line.split()[1] for line in done.stdout.splitlines())
     assert hashlib.sha256(token.encode()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    "text", ['{"dropped": "x"}', '{"round_began": null}', '{"other": 1}', "[", "[" * 100_000]
+)
+def test_counts_that_make_no_sense_begin_anew(tmp_path, text):
+    (tmp_path / "state.json").write_text(text)
+    spool = Spool.open(tmp_path, 1 << 20)
+    assert (spool.counts.dropped, spool.counts.round_began) == (0, 0.0)
+    spool.close()

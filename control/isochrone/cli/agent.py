@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def agent_command(config: str, *, once: bool, new_token: bool, verbose: bool) -> None:
     """Probe from this region until SIGTERM. What was measured waits on disk until the control plane has it.
 
-    With --once, exit 1 when there was no plan or not everything could be handed over.
+    With --once, exit 1 when there was no plan or not everything was handed over, be it for a signal or a full disk.
     """
     if new_token:
         token = secrets.token_urlsafe(32)
@@ -65,7 +65,13 @@ async def _run(settings: AgentSettings, token: str, spool: Spool, *, once: bool)
     if not once:
         await process.run()
         return
-    refused = spool.counts.refused
-    await process.once()
-    if spool.counts.refused > refused:
+    before = spool.counts
+    done = await process.once()
+    after = spool.counts
+    if after.refused > before.refused:
         raise Failure("the control plane refused what was measured; see the reason above", 1)
+    lost, had_lost = (counts.dropped + counts.damaged + counts.unkept for counts in (after, before))
+    if process.unspooled or lost > had_lost:
+        raise Failure("samples were lost on this host's disk; see the reason above", 1)
+    if done is None or len(spool):
+        raise Failure(f"stopped before everything was handed over; {len(spool)} batches wait in the spool", 1)

@@ -86,8 +86,15 @@ class AgentProcess:
                 await self._intake.keep("", ())
                 self._last_words()
 
+    @property
+    def unspooled(self) -> int:
+        """Samples that are in memory only."""
+        return self._intake.waiting
+
     async def once(self) -> Round | None:
         """Fetch the plan, make one round and send everything; None when it was stopped before the end.
+
+        What could not be spooled by the end is told and stays in `unspooled`.
 
         Raises:
             ControlPlaneError: there is no plan, or not everything was taken; what was measured is in the spool.
@@ -100,6 +107,9 @@ class AgentProcess:
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await self._end({stopping} if work.done() else {work, stopping})
+            if self._intake.waiting:  # sending has made room
+                await self._intake.keep("", ())
+            self._last_words()
             return None if work.cancelled() else work.result()
 
     async def _once(self) -> Round:
@@ -110,6 +120,8 @@ class AgentProcess:
                 raise
             log.warning("%s; going by the plan that was kept", error)
         done = await self._round()
+        if self._intake.waiting:
+            await self._intake.keep("", ())
         while (entry := self._spool.oldest()) is not None:
             await self._sender.send(entry)
         return done
