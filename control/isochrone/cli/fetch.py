@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isochrone.cli import Failure, FiniteRange
+from isochrone.cli.visible import visible
 from isochrone.client.fetch import Client, Fetched, Region
 from isochrone.client.routes import PROTOCOLS
 from isochrone.client.url import BadUrl, Url
@@ -90,7 +91,10 @@ def fetch_command(
         done = asyncio.run(client.fetch(wanted, allowed=allowed, region=named))
     except CacheFileError as error:
         raise Failure(f"--alt-svc: {error}") from None
-    click.echo(json.dumps(document(done), indent=2)) if as_json else _show(done, click.echo)
+    if as_json:
+        click.echo(json.dumps(document(done), indent=2))
+    else:
+        _show(done, lambda line: click.echo(visible(line)))
     return _judged(done, named)
 
 

@@ -14,6 +14,7 @@ from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
 from isochrone.cli.verify_dns import dns_command, run_dns, show_dns
 from isochrone.cli.verify_edge import edge_command, edge_status, run_edge, show_edge
+from isochrone.cli.visible import visible
 from isochrone.model import Outcome, Severity
 from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.http3 import EndpointCheck, EndpointChecker
@@ -133,7 +134,7 @@ def _show(checks: list[EndpointCheck]) -> None:
         for finding in check.findings:
             source = f" ({finding.source})" if finding.source else ""
             click.echo(
-                f"{finding.severity.value}: {finding.check}: {finding.subject}: {finding.evidence}; {finding.advice}{source}"
+                f"{finding.severity.value}: {finding.check}: {finding.subject}: {visible(finding.evidence)}; {finding.advice}{source}"
             )
 
 

@@ -11,6 +11,7 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
+from isochrone.cli.visible import cell, visible
 from isochrone.model import Outcome, Severity
 from isochrone.verification.dns_document import document
 
@@ -73,7 +74,7 @@ def show_dns(checks: tuple[DnsCheck, ...]) -> None:
     for check in checks:
         https = "; ".join(f"{r.priority} {r.target}:{r.port} {','.join(r.alpn)}" for r in check.plan.https)
         table.add_row(
-            check.origin, check.name, "\n".join(check.plan.addresses) or "-", https or "-", f"{check.plan.ttl} s" if check.plan.proved else "-",
+            check.origin, check.name, "\n".join(check.plan.addresses) or "-", cell(https or "-"), f"{check.plan.ttl} s" if check.plan.proved else "-",
             str(check.answers), Text(check.outcome.value, style=_COLOURS[check.outcome]),
         )  # fmt: skip
     Console().print(table)
@@ -81,5 +82,5 @@ def show_dns(checks: tuple[DnsCheck, ...]) -> None:
         for finding in check.findings:
             source = f" ({finding.source})" if finding.source else ""
             click.echo(
-                f"{finding.severity.value}: {finding.check}: {finding.subject}: {finding.evidence}; {finding.advice}{source}"
+                f"{finding.severity.value}: {finding.check}: {finding.subject}: {visible(finding.evidence)}; {finding.advice}{source}"
             )

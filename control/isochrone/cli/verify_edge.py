@@ -11,6 +11,7 @@ import click
 
 from isochrone.cli import Failure
 from isochrone.cli.check import settings_of
+from isochrone.cli.visible import cell, visible
 from isochrone.model import Outcome
 
 if TYPE_CHECKING:
@@ -66,12 +67,12 @@ def show_edge(check: EdgeCheck) -> None:
             continue
         first_byte = f"{view.phases['first_byte']:.1f} ms" if "first_byte" in view.phases else "-"
         table.add_row(
-            view.protocol, view.address, str(view.status), view.region or "-", view.edge.get("map", "-"),
-            view.alt_svc or "-", first_byte,
+            view.protocol, view.address, str(view.status), cell(view.region or "-"), cell(view.edge.get("map", "-")),
+            cell(view.alt_svc or "-"), first_byte,
         )  # fmt: skip
     Console().print(table)
     for finding in check.findings:
         source = f" ({finding.source})" if finding.source else ""
         click.echo(
-            f"{finding.severity.value}: {finding.check}: {finding.subject}: {finding.evidence}; {finding.advice}{source}"
+            f"{finding.severity.value}: {finding.check}: {finding.subject}: {visible(finding.evidence)}; {finding.advice}{source}"
         )
