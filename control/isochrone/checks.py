@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Problems = list[str]
+LARGEST_TEXT = (
+    64 << 20
+)  # bytes of a file that people write: what is larger, or has no end, is another kind of file
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}\Z")
@@ -146,7 +149,12 @@ def read_toml(path: Path, problems: Problems) -> dict[str, Any] | None:
 def read_text(path: Path, option: str, problems: Problems) -> str | None:
     """The text in `path`, which the user named with `option`, or None and a problem."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_TEXT + 1)
+        if len(raw) > LARGEST_TEXT:
+            problems.append(f"can't be read: it is larger than {LARGEST_TEXT >> 20} MiB")
+            return None
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         problems.append(f"there is no such file; name one with {option}")
     except UnicodeDecodeError as error:

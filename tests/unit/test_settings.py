@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from isochrone import checks
 from isochrone.cli import FiniteRange
 from isochrone.settings import SettingsError, load
 
@@ -247,3 +248,10 @@ def test_what_is_no_number_is_refused(value):
     done = isochrone("probe", "192.0.2.1", "--timeout", value)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_without_an_end_is_told_and_not_read_to_it(monkeypatch):
+    monkeypatch.setattr(checks, "LARGEST_TEXT", 1 << 20)
+    with pytest.raises(SettingsError) as found:
+        load(Path("/dev/zero"))
+    assert [p.split(": ", 1)[-1] for p in found.value.problems] == ["it is larger than 1 MiB"]
