@@ -71,6 +71,14 @@ def network(value: str) -> str:
         raise ValueError(f"{value!r} is not a network; write it as 203.0.113.0/24") from None
 
 
+def distinct(values: tuple[Method, ...]) -> tuple[Method, ...]:
+    """Each once."""
+    twice = [value for place, value in enumerate(values) if value in values[:place]]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is named twice")
+    return values
+
+
 def as_written(value: object, info: ValidationInfo) -> object:
     """What a typed document holds must be of the right type by itself; a CSV file has text only, which is read.
 
@@ -182,7 +190,8 @@ class RemoteAgent(Section):
 class Probing(Section):
     """How and how often round-trip times are measured."""
 
-    methods: tuple[Method, ...] = Field(("quic",), min_length=1)  # each target is measured by each of them
+    # Each target is measured by each of them.
+    methods: Annotated[tuple[Method, ...], AfterValidator(distinct)] = Field(("quic",), min_length=1)
     interval_seconds: Seconds = 300
     timeout_seconds: Seconds = 3
     concurrency: Whole = Field(32, ge=1, le=10_000)

@@ -97,6 +97,14 @@ class Client:
             body = await asyncio.to_thread(_unpack, body)
         return await asyncio.to_thread(read, body)
 
+    async def ask_time(self) -> None:
+        """Hear the control plane's time. Raises ControlPlaneError."""
+        status, fields, body = await self._ask(
+            "GET", "/plan", headers={"Accept-Encoding": "gzip"}, most=MAX_PLAN_BYTES
+        )
+        if status != 200:
+            raise _no_use(status, fields, body)
+
     async def send(self, batch: str, body: bytes, note: str = "") -> Acknowledged:
         """Hand over a batch. Only when this returns, it may be forgotten.
 

@@ -66,6 +66,8 @@ class Sender:
 
     async def send(self, entry: Entry) -> None:
         """Send one batch and let go of it. Raises ControlPlaneError: it stays."""
+        if not self._clock.confirmed:  # else a batch that was stamped by a wrong clock would be sent as it is
+            await self._client.ask_time()
         try:
             async with self._lock:
                 body = await asyncio.to_thread(self._spool.read, entry)

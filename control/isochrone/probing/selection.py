@@ -8,6 +8,7 @@ tried ever more rarely too. What failed on our side (`prober_failed`) says nothi
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import replace
 from hashlib import blake2b
@@ -48,6 +49,8 @@ class Selection:
         self.doubted = 0  # rounds whose silence was not held against anybody
         self._per_asn = per_asn
         self._first_pause = 2 * interval_seconds
+        self._apart = interval_seconds / 2  # rounds nearer to each other say no more of silence than one
+        self._silence_judged_at = -math.inf
         self._states = dict(states)
         self._unsaved: set[TargetKey] = set()
         self._noted: dict[TargetKey, Outcome] = {}
@@ -72,6 +75,11 @@ class Selection:
         if self._doubtful(noted, silent):
             self.doubted += 1
             silent = set()
+        # The rounds of a start follow each other at once: a host that boots into a silent network must not give up all its targets.
+        if 0 <= now - self._silence_judged_at < self._apart:
+            silent = set()
+        elif silent:
+            self._silence_judged_at = now
         moved: set[int] = set()
         for key, outcome in noted.items():
             before = self._states.get(key, _NEW)

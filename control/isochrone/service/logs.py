@@ -6,8 +6,17 @@ import logging
 import sys
 import time
 
+from aiohttp import ClientError
+from aiohttp.http_exceptions import HttpProcessingError
+
 #: libraries that would tell every request or tick
 _QUIET = ("apscheduler", "httpx", "cloudflare", "aiohttp.access", "quic", "asyncio")
+
+
+def not_a_strangers_doing(record: logging.LogRecord) -> bool:
+    """Whether a record tells of more than a request that was malformed or cut off: anybody could fill the log with these."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ClientError | ConnectionError)
 
 
 class LineFormatter(logging.Formatter):
@@ -40,5 +49,6 @@ def set_up(level: int = logging.INFO) -> None:
     root.setLevel(level)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.server").addFilter(not_a_strangers_doing)
     for name in ("apscheduler.scheduler", "apscheduler.executors"):
         logging.getLogger(name).setLevel(logging.ERROR)  # what is skipped or late is counted

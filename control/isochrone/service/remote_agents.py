@@ -139,7 +139,8 @@ class RemoteAgents:
                 self.refuse(origin, refused)
                 raise
         standing.note = note
-        standing.last_good = self._clock()
+        if taken.repeat or any(outcome != Outcome.PROBER_FAILED for outcome in outcomes):
+            standing.last_good = self._clock()  # an agent that can make no probe says nothing of the network
         if taken.repeat:
             standing.repeats += 1
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aioquic.h3.connection import FrameType, H3Connection
+from aioquic.h3.connection import ErrorCode, FrameType, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.events import HandshakeCompleted, StreamReset
 
@@ -91,7 +91,14 @@ class Exchange:
             self._answers[event.stream_id].reset = event.error_code
         for told in http.handle_event(event):
             if isinstance(told, HeadersReceived | DataReceived) and told.stream_id in self._answers:
-                _take(self._answers[told.stream_id], told)
+                answer = self._answers[told.stream_id]
+                if answer.ended:
+                    continue  # it was long enough, and what was under way still comes
+                _take(answer, told)
+                if len(answer.body) >= MAX_BODY_BYTES and not told.stream_ended:
+                    answer.ended = True  # a health answer that goes on for ever is no reason to wait for ever
+                    self.link.quic.stop_stream(told.stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+                    self.link.transmit()
 
 
 def _take(answer: Answer, told: HeadersReceived | DataReceived) -> None:

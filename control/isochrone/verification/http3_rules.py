@@ -34,7 +34,7 @@ def region_of(answer: Answer, settings: Verification, site: str) -> str:
         return _documented(answer.body, settings.region_member)
     name = settings.region_header.lower()
     region = answer.headers.get(name)
-    if region is None:
+    if not region:
         raise Trouble("no_region", f"the answer has no {name} header field")
     return region
 
