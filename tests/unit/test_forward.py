@@ -174,15 +174,15 @@ def test_no_more_than_half_are_ever_ejected(events):
             assert ejected.keys() <= set(names)
 
 
-def test_when_one_comes_back_the_next_may_go():
+def test_newer_evidence_takes_the_place_of_older():
     breaker = Breaker()
     breaker.among("abc")
-    assert [breaker.failed(name, 0.0, FAILURES) for name in "abc"] == [True, False, False]
-    breaker.succeeded("a", 1.0)
-    assert breaker.failed("b", 2.0)
-    assert breaker.ejected(2.0) == {"b": EJECT_SECONDS}
-    breaker.among("b")  # the only one
-    assert breaker.ejected(2.0) == {}
+    assert [breaker.failed(name, now, FAILURES) for now, name in enumerate("abc")] == [True, True, True]
+    assert breaker.ejected(2.0).keys() == {"c"}
+    assert breaker.order("abc", 2.0) == ["a", "b", "c"]
+    assert breaker.failed("a", 3.0)  # it failed before: once is enough now
+    assert breaker.ejected(3.0).keys() == {"a"}
+    assert breaker.order("abc", 3.0) == ["b", "c", "a"]
 
 
 async def test_what_was_never_sent_is_sent_elsewhere():

@@ -70,15 +70,26 @@ class Breaker:
             known.cut_at = now
         if known.until and not known.trial:
             return False  # a request that was under way when it was ejected
-        if known.failures < FAILURES or self._full(origin):
+        if known.failures < FAILURES or not self._room_for(origin):
             return False
         known.length = min(EJECT_LIMIT, 2 * known.length) if known.length else EJECT_SECONDS
         known.until, known.trial = now + known.length, False
         self._ejected[origin] = known
         return True
 
-    def _full(self, origin: str) -> bool:
-        return self._most is not None and len(self._ejected.keys() | {origin}) > self._most
+    def _room_for(self, origin: str) -> bool:
+        """Whether it may be ejected. Where half are already, the one whose time is over first makes room: newer evidence is better.
+
+        That one is ejected again by its next failure.
+        """
+        if self._most is None or origin in self._ejected or len(self._ejected) < self._most:
+            return True
+        if not self._most:
+            return False
+        first = min(self._ejected, key=lambda name: self._ejected[name].until)
+        known = self._ejected.pop(first)
+        known.failures, known.until, known.trial = FAILURES - 1, 0.0, False
+        return True
 
     def any_ejected(self) -> bool:
         """Whether `order` would look at anything: false in good times, and then costs nothing."""
