@@ -18,7 +18,7 @@ HOW = {
     "edge": "Beside a Python Worker that only forwards to one fixed origin, alternating, medians of ratios",
     "chaos": "14 origins under load are killed, hung, slowed, broken and reset, and KV is cut off and corrupted, in random order",
     "edge_memory": "Memory of workerd over 200,000 requests after warm-up",
-    "probe_accuracy": "Delays and loss injected into packets between network namespaces, told against the known truth; Caddy answers",
+    "probe_accuracy": "Delays and loss injected into packets between network namespaces, told against the known truth; Caddy answers; idle cores are kept awake",
     "probe_rate": "10,000 targets, beside fping and prometheus-blackbox-exporter in the same run, one core each",
     "store": "Batches of 5,000 samples, each on the disk before the next, beside plain `executemany`; waits of others during a forget",
     "targets": "40,000 targets from a file; the ASNs of the annotated ones by a MaxMind database",
