@@ -13,7 +13,9 @@ from probing_support import closed_port, hang_up, probe, tcp_server
 
 from isochrone.model import Outcome, Target
 from isochrone.probing.manners import Manners
+from isochrone.probing.prober import TargetTrouble
 from isochrone.probing.tcp import TcpProber
+from isochrone.probing.tcp_socket import Handshake, sample
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -134,3 +136,14 @@ async def test_a_batch_keeps_to_its_rate():
         begun = time.monotonic()
         await TcpProber().run_batch(chosen, timeout=1, rate=100)
     assert time.monotonic() - begun >= 0.3
+
+
+@pytest.mark.parametrize("made", [Handshake(0.05, 1), Handshake(1.0128, 0), Handshake(None, 0)])
+def test_a_time_that_may_hold_a_repeated_packet_is_no_sample(made):
+    with pytest.raises(TargetTrouble, match="packets were lost"):
+        sample(made, 1.02)
+
+
+def test_the_kernels_time_is_the_sample_where_there_is_one():
+    assert sample(Handshake(0.9, 0), 1.3) == pytest.approx(900)
+    assert sample(Handshake(None, 0), 0.25) == pytest.approx(250)

@@ -18,6 +18,7 @@ from isochrone.cli.visible import visible
 from isochrone.model import Outcome, Severity
 from isochrone.verification.certificates import TrustStoreError
 from isochrone.verification.http3 import EndpointCheck, EndpointChecker
+from isochrone.verification.resolving import resolver_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,11 @@ def _run_http3(settings: Settings) -> list[EndpointCheck]:
     from rich.console import Console
 
     try:
-        checker = EndpointChecker(settings.site, settings.verification)
+        resolve = resolver_of(settings.dns)
+    except TrustStoreError as error:
+        raise Failure(f"dns.trust_store: {error}") from None
+    try:
+        checker = EndpointChecker(settings.site, settings.verification, resolve)
     except TrustStoreError as error:
         raise Failure(f"verification.trust_store: {error}") from None
 

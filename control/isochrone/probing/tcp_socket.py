@@ -37,6 +37,10 @@ class Refused(TargetTrouble):
     """A RST came back. A round trip, but one that any filter on the way can give: never a sample."""
 
 
+#: RFC 6298 section 2.1: a SYN or SYN-ACK is sent again after a second, which a kernel's ticks may cut short a little
+FIRST_REPEAT_SECONDS = 0.95
+
+
 class Handshake(NamedTuple):
     """What the kernel measured, in seconds; `rtt` is None where it does not say."""
 
@@ -87,10 +91,16 @@ def finish(opened: socket.socket) -> Handshake:
 
 
 def sample(made: Handshake, seen: float) -> float:
-    """The round trip in ms; `seen` seconds passed until we saw its end. Raises TargetTrouble when a SYN was sent again."""
+    """The round trip in ms; `seen` seconds passed until we saw its end.
+
+    Raises TargetTrouble when a SYN was sent again, or the server may have sent its SYN-ACK again: its timer and ours run alike.
+    """
     if made.repeated:
         raise TargetTrouble(f"packets were lost: the SYN was sent {made.repeated + 1} times")
-    return (made.rtt if made.rtt is not None else seen) * 1000
+    rtt = made.rtt if made.rtt is not None else seen
+    if rtt >= FIRST_REPEAT_SECONDS:
+        raise TargetTrouble(f"packets were lost: an answer after {rtt:.2f} s may be one that was sent again")
+    return rtt * 1000
 
 
 def handshake(opened: socket.socket) -> Handshake:

@@ -32,6 +32,7 @@ from isochrone.verification.dns import DnsChecker
 from isochrone.verification.edge import EdgeChecker
 from isochrone.verification.health import HealthChecker
 from isochrone.verification.http3 import EndpointChecker
+from isochrone.verification.resolving import resolver_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -92,7 +93,7 @@ class Daemon:
         self.measuring = Measuring(agents, self.choosing, store, probing, clock)
         self.verifying = Verifying(
             self.origins,
-            EndpointChecker(settings.site, settings.verification),
+            EndpointChecker(settings.site, settings.verification, resolver_of(settings.dns)),
             HealthChecker(settings.verification),
             DnsChecker(settings) if settings.checks_dns else None,
             store,

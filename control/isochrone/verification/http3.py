@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isochrone.model import Finding, Outcome, Severity, Target
-from isochrone.probing.prober import ProberTrouble, own_fault, resolve
+from isochrone.probing.prober import ProberTrouble, own_fault
+from isochrone.probing.prober import resolve as by_system
 from isochrone.probing.tcp import TcpProber
 from isochrone.verification.certificates import TrustStore
 from isochrone.verification.http3_deep import Depth, judge, look_deeper
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from isochrone.model import Origin
     from isochrone.settings import Verification
     from isochrone.verification.http3_timing import Timing
+    from isochrone.verification.resolving import Resolve
 
 DEEP_AT_ONCE = 8  # addresses that are checked thoroughly at the same time: more would blur the times
 DEEP_TIMEOUTS = 8  # a thorough check ends after so many timeouts
@@ -71,8 +73,9 @@ class EndpointChecker:
     Raises TrustStoreError from its constructor when settings.trust_store can't be used.
     """
 
-    def __init__(self, site: str, settings: Verification) -> None:
+    def __init__(self, site: str, settings: Verification, resolve: Resolve = by_system) -> None:
         self._site = site
+        self._resolve = resolve
         self._settings = settings
         self._dialler = Dialler(site, settings, TrustStore(settings.trust_store))
         self._tcp = TcpProber()
@@ -93,7 +96,7 @@ class EndpointChecker:
         authority = origin.alt_svc.authority
         host, port = split_authority(authority)
         try:
-            addresses = origin.addresses or await resolve(host, timeout=self._settings.timeout_seconds)
+            addresses = origin.addresses or await self._resolve(host, timeout=self._settings.timeout_seconds)
         except ProberTrouble as trouble:
             subject = f"{origin.id} {authority}"
             unresolved = self._finding(Trouble("unresolved", str(trouble)), subject, origin.id, authority)
