@@ -110,7 +110,8 @@ async def test_a_change_of_choice_is_followed(lab, new_client):
 
 async def test_curl_and_fetch_share_one_cache(lab, tmp_path):
     await lab.publish()
-    for index, origin in enumerate(lab.ids):
+    # Without the first: it was killed above, and the edge's breaker may still send its clients elsewhere.
+    for index, origin in enumerate(lab.ids[1:]):
         lab.client_of(origin)
         folder = tmp_path / str(index)  # a handle of curl's may write its cache once more when it is let go
         folder.mkdir()
