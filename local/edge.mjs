@@ -74,12 +74,17 @@ async function manifestOf(document) {
 }
 
 async function start(document) {
-  const { edgeOptions, describe } = await import("./options.mjs");
+  const { describe, edgeOptions, external } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
     return print({ options: describe(options, document) }, () => end(0));
   }
-  const { Miniflare } = await import("miniflare");
+  const { CORE_PLUGIN, Miniflare } = await import("miniflare");
+  const only = document.origins["*"];
+  if (only) {
+    const { connectDirectly } = await import("./direct.mjs");
+    connectDirectly(CORE_PLUGIN, external(only, "*"));
+  }
   miniflare = new Miniflare(options);
   const front = await miniflare.ready;
   const url = await miniflare.unsafeGetDirectURL();

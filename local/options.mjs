@@ -42,7 +42,7 @@ function bindings({ vars, secrets, kvNamespaces }) {
 }
 
 // An `external` service is workerd's own HTTP client: bodies, upgrades and refusals pass without Node between.
-function external({ address, tls, ca, certificateHost }, host) {
+export function external({ address, tls, ca, certificateHost }, host) {
   if (!tls) return { type: "external", address, http: {} };
   const tlsOptions = ca ? { trustedCertificates: [ca] } : { trustBrowserCas: true };
   const name = certificateHost ?? host.replace(/:\d+$/, "");

@@ -8,8 +8,11 @@ const marked = /[^\0-\x7f]|"(x-isochrone-|proxy-|content-length"|transfer-encodi
 const bound = /"connection":(?!"keep-alive")/i;
 const continued = /"(via|traceparent)":/;
 
-/** Where a request that was glanced at holds its fields. Not a WeakMap: that holds on to them until a full collection. */
-const glanced = Symbol("fields");
+/**
+ * The request that was glanced at last, for `sendAlong` right after it: nothing else runs between the two. Not a property of
+ * the request, nor a WeakMap: both hold on to it until a full collection.
+ */
+let seen;
 
 /**
  * Of a request that can go on as it is, one line each: scheme and host, Host field, facts (JSON), CF-Connecting-IP,
@@ -20,11 +23,11 @@ export function glance(request) {
   const { url, method, headers, cf } = request;
   const end = url.indexOf("/", 8);
   if ((method !== "GET" && method !== "HEAD") || end < 0 || url.includes("/.isochrone")) return "";
-  const fields = Object.fromEntries(headers);
+  const fields = fieldsOf(headers);
   if (fields.cookie?.includes(", ")) return ""; // several Cookie fields, perhaps
   const text = JSON.stringify(fields);
   if (marked.test(text) || bound.test(text) || continued.test(text)) return "";
-  request[glanced] = fields;
+  seen = { url, end, method, fields };
   const client = fields["cf-connecting-ip"] ?? "";
   return `${url.slice(0, end)}\n${fields.host ?? ""}\n${factsOf(cf)}\n${client}\n${fields["x-forwarded-for"] ?? ""}`;
 }
@@ -35,9 +38,18 @@ export function glance(request) {
  */
 export function read(request) {
   const { url, method, headers, cf } = request;
-  const fields = JSON.stringify(Object.fromEntries(headers));
+  const fields = JSON.stringify(fieldsOf(headers));
   const plain = marked.test(fields) || bound.test(fields) ? 0 : 1;
   return `${plain}\n${url}\n${method}\n${factsOf(cf)}\n${fields}`;
+}
+
+// Not by an iterator, which holds a copy of all fields until it is collected. And a field may be named __proto__.
+function fieldsOf(headers) {
+  const fields = Object.create(null);
+  headers.forEach((value, name) => {
+    fields[name] = value;
+  });
+  return fields;
 }
 
 function factsOf(cf) {
@@ -86,25 +98,40 @@ function named(name, message) {
   return error;
 }
 
-/** What all plain requests of one network from one place have in common, as lane.py made it; `fields` as JSON. */
-export function lane(base, fields, origin, altSvc, timing, reason) {
-  return { base, fields: JSON.parse(fields), origin, altSvc, timing, reason };
+/** What all plain requests of one network from one place have in common; `text` is from lane.py. Times in milliseconds. */
+export function lane(text) {
+  return JSON.parse(text);
 }
 
-/** A request that was glanced at, along its lane. Of a name that is there twice the later one counts: ours. */
-export function sendAlong(lane, request, traceparent, forwardedFor, ms) {
-  const { url, method } = request;
-  const end = url.indexOf("/", 8);
+/**
+ * The request that was glanced at, along its lane, and its answer dressed. What somebody must look at is an error: with the
+ * answer as its `response`, if there is one. `began` is when the request came, in seconds. Of a name that is there twice the
+ * later one counts: ours.
+ */
+export function sendAlong(lane, request, traceparent, forwardedFor, began) {
+  const { url, end, method, fields } = seen;
+  seen = undefined;
   const host = url.indexOf("/") + 2;
   const headers = {
-    ...request[glanced],
+    ...fields,
     ...lane.fields,
     traceparent,
     "x-forwarded-proto": url.slice(0, host - 3),
     "x-forwarded-host": url.slice(host, end),
   };
   if (forwardedFor) headers["x-forwarded-for"] = forwardedFor;
-  return within(ms, undefined, lane.base + url.slice(end), { method, redirect: "manual", headers });
+  const init = { method, redirect: "manual", headers };
+  const asked = Date.now();
+  return within(lane.within, undefined, lane.base + url.slice(end), init).then((response) => {
+    const now = Date.now();
+    const { status } = response;
+    if (status < 200 || status >= 500 || status === 421 || now - asked > lane.slow || now > lane.until) {
+      throw Object.assign(named("Odd", "an answer to be looked at"), { response });
+    }
+    const edge = Math.max(0, asked - began * 1000).toFixed(1);
+    const timing = `${lane.timing}${(now - asked).toFixed(1)}, edge;dur=${edge}${lane.reason}`;
+    return dress(response, lane.alt_svc, timing, lane.origin, request);
+  });
 }
 
 /** A request without a body; `init` as JSON. */
@@ -222,17 +249,6 @@ export function dress(response, altSvc, timing, origin, request) {
   const connection = headers.get("connection");
   if (connection && status !== 101) unbind(headers, connection);
   return ours;
-}
-
-/**
- * The same for an answer that nobody needs to look at, after so many seconds of the origin and of the edge; else undefined.
- * `altSvc` is for lanes whose promise depends on the time.
- */
-export function dressGood(response, lane, altSvc, waited, edge, request) {
-  const { status } = response;
-  if (status < 200 || status >= 500 || status === 421) return undefined;
-  const timing = `${lane.timing}${(waited * 1000).toFixed(1)}, edge;dur=${(edge * 1000).toFixed(1)}${lane.reason}`;
-  return dress(response, altSvc ?? lane.altSvc, timing, lane.origin, request);
 }
 
 function unbind(headers, connection) {

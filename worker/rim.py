@@ -43,7 +43,7 @@ class Rim:
             try:
                 self.crossing = import_from_javascript("crossing.mjs")
                 found = self.crossing
-                self.glance, self.send_along, self.dress_good = found.glance, found.sendAlong, found.dressGood
+                self.glance, self.send_along = found.glance, found.sendAlong
                 self.read_text, self.send, self.send_copy, self.dress, self.gather_body = (
                     found.read, found.send, found.sendCopy, found.dress, found.gather,
                 )  # fmt: skip
@@ -60,9 +60,7 @@ class Rim:
 
     def shape(self, lane: Lane):
         """A lane on the other side, made when its first request comes."""
-        lane.shape = self.crossing.lane(
-            lane.base, lane.fields, lane.origin.id, lane.alt_svc, lane.timing, lane.reason
-        )
+        lane.shape = self.crossing.lane(lane.text)
         return lane.shape
 
     def long_way(self, ctx, js_request, began: float, first=None):

@@ -33,7 +33,7 @@ class Default(WorkerEntrypoint):
             isolate.steering = Steering(_latency_map(data))
         _, url, _, facts, _ = rim.read(js_request)
         lane, steering = isolate.lane(facts), isolate.steering
-        shape, plan, breaker, limits = rim.shape(lane), lane.plan, Breaker(), Limits()
+        plan, breaker, limits = lane.plan, Breaker(), Limits()
         response, client = JsResponse.new(None), Facts(3320, "DE", "FRA", "EU", 50.1, 8.7)
 
         async def send(origin, seconds):
@@ -46,8 +46,8 @@ class Default(WorkerEntrypoint):
             "map look-up, facts to colour": lambda: steering.map.find(client),
             "plan, remembered by facts": lambda: isolate.lane(facts),
             "a trace begun": lambda: begun(getrandbits(192)),
-            "dress an answer (one crossing)": lambda: rim.dress_good(
-                response, shape, "clear", 0.001, 0.001, js_request
+            "dress an answer (one crossing)": lambda: rim.dress(
+                response, "clear", "x;dur=1", "one", js_request
             ),
             "clock": time,
         }

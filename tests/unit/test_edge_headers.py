@@ -111,7 +111,7 @@ def test_the_quick_way_adds_what_the_long_one_does(fields, protocol):
     fields = {name: value for name, value in fields.items() if name not in {"via", "traceparent"}}
     origin = Origin("eu-1", "eu-1.test")
     lane = Lane(Steering(None, (origin,)), Plan((origin,), "asn:measured", 7, "v1"), protocol)
-    ours = json.loads(lane.fields) | {"traceparent": begun(7 << 80)} | json.loads("{" + FRONT + "}")
+    ours = json.loads(lane.text)["fields"] | {"traceparent": begun(7 << 80)} | json.loads("{" + FRONT + "}")
     listed = h.forwarded_for(fields.get("cf-connecting-ip", ""), fields.get("x-forwarded-for"))
     if listed:
         ours["x-forwarded-for"] = listed

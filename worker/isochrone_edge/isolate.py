@@ -98,7 +98,13 @@ class Isolate:
         if self.ordinary and self.canary is None:
             plan = self.steering.plan_for(facts)
             if plan.origins and plan.band < 2:
-                lane = Lane(self.steering, plan, protocol_of(facts))
+                lane = Lane(
+                    self.steering,
+                    plan,
+                    protocol_of(facts),
+                    within_ms=self.first_ms,
+                    slow_ms=1000 * self.variables.slow,
+                )
         if len(self.lanes) >= _LANES_KEPT:
             self.lanes.clear()
         self.lanes[facts] = lane
