@@ -1,16 +1,17 @@
-// What a Worker fetches passes two Workers of this process, miniflare's interceptor and the one that looks up the host. Where
-// one origin answers for all hosts the second is left out: in a benchmark its garbage collector pauses what is measured.
+// What a Worker fetches passes two more Workers of this process: miniflare's interceptor, and the one that looks up the host.
+// Where one origin answers for all hosts both are left out, as in production: their garbage collectors would pause what a
+// benchmark measures, and for longer the more fields a request has.
 
 /** Every fetch of the Worker goes to `service` (workerd's `external`), whatever its host. `plugin` is miniflare's core. */
-export function connectDirectly(plugin, { type, ...external }) {
+export function connectDirectly(plugin, worker, { type, ...external }) {
   const { getServices } = plugin;
   plugin.getServices = async (options) => {
     const found = await getServices.call(plugin, options);
     const services = Array.isArray(found) ? found : found.services;
-    const interceptor = services.find(({ name }) => name === "outbound:0");
-    if (interceptor) {
+    const ours = services.find(({ name }) => name === `core:user:${worker}`);
+    if (ours) {
       services.push({ name: "origin", [type]: external });
-      interceptor.worker.globalOutbound = { name: "origin" };
+      ours.worker.globalOutbound = { name: "origin" };
     }
     return found;
   };

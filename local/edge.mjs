@@ -74,7 +74,7 @@ async function manifestOf(document) {
 }
 
 async function start(document) {
-  const { describe, edgeOptions, external } = await import("./options.mjs");
+  const { WORKER, describe, edgeOptions, external } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
     return print({ options: describe(options, document) }, () => end(0));
@@ -83,7 +83,7 @@ async function start(document) {
   const only = document.origins["*"];
   if (only) {
     const { connectDirectly } = await import("./direct.mjs");
-    connectDirectly(CORE_PLUGIN, external(only, "*"));
+    connectDirectly(CORE_PLUGIN, WORKER, external(only, "*"));
   }
   miniflare = new Miniflare(options);
   const front = await miniflare.ready;

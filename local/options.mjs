@@ -4,7 +4,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const WORKER = "isochrone";
+export const WORKER = "isochrone";
 const OUTBOUND = "outbound";
 
 /** What every instance has in common; nothing here reaches beyond this machine. */

@@ -27,7 +27,7 @@ export function glance(request) {
   if (fields.cookie?.includes(", ")) return ""; // several Cookie fields, perhaps
   const text = JSON.stringify(fields);
   if (marked.test(text) || bound.test(text) || continued.test(text)) return "";
-  seen = { url, end, method, fields };
+  seen = { request, url, end, method, fields };
   const client = fields["cf-connecting-ip"] ?? "";
   return `${url.slice(0, end)}\n${fields.host ?? ""}\n${factsOf(cf)}\n${client}\n${fields["x-forwarded-for"] ?? ""}`;
 }
@@ -108,8 +108,8 @@ export function lane(text) {
  * answer as its `response`, if there is one. `began` is when the request came, in seconds. Of a name that is there twice the
  * later one counts: ours.
  */
-export function sendAlong(lane, request, traceparent, forwardedFor, began) {
-  const { url, end, method, fields } = seen;
+export function sendAlong(lane, traceparent, forwardedFor, began) {
+  const { request, url, end, method, fields } = seen;
   seen = undefined;
   const host = url.indexOf("/") + 2;
   const headers = {
@@ -120,17 +120,21 @@ export function sendAlong(lane, request, traceparent, forwardedFor, began) {
     "x-forwarded-host": url.slice(host, end),
   };
   if (forwardedFor) headers["x-forwarded-for"] = forwardedFor;
-  const init = { method, redirect: "manual", headers };
   const asked = Date.now();
-  return within(lane.within, undefined, lane.base + url.slice(end), init).then((response) => {
-    const now = Date.now();
-    const { status } = response;
-    if (status < 200 || status >= 500 || status === 421 || now - asked > lane.slow || now > lane.until) {
-      throw Object.assign(named("Odd", "an answer to be looked at"), { response });
-    }
-    const edge = Math.max(0, asked - began * 1000).toFixed(1);
-    const timing = `${lane.timing}${(now - asked).toFixed(1)}, edge;dur=${edge}${lane.reason}`;
-    return dress(response, lane.alt_svc, timing, lane.origin, request);
+  return new Promise((resolve, reject) => {
+    // Not cleared: it ends with the request, and to clear it costs as much as to set it.
+    setTimeout(() => reject(named("TimeoutError", "no answer in time")), lane.within);
+    fetch(lane.base + url.slice(end), { method, redirect: "manual", headers }).then((response) => {
+      const now = Date.now();
+      const { status } = response;
+      if (status < 200 || status >= 500 || status === 421 || now - asked > lane.slow || now > lane.until) {
+        reject(Object.assign(named("Odd", "an answer to be looked at"), { response }));
+        return;
+      }
+      const edge = Math.max(0, asked - began * 1000).toFixed(1);
+      const timing = `${lane.timing}${(now - asked).toFixed(1)}, edge;dur=${edge}${lane.reason}`;
+      resolve(dress(response, lane.alt_svc, timing, lane.origin, request));
+    }, reject);
   });
 }
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from isochrone.estimation import aggregate as aggregate_module
@@ -347,6 +347,9 @@ def test_no_samples_leave_the_default_row():
 
 @MANY
 @given(PLACED, st.integers(1, 4))
+@example(
+    [(1, "DE", "fra", 0.5, {"age": 0.0, "latitude": 51.25, "longitude": 8.0})], 1
+)  # nothing to learn from
 def test_estimate_tables_are_whole(rows, least):
     chosen = Estimation(min_samples=least)
     table = estimate(aggregate(columns(*rows), ORIGINS, chosen, NOW), ORIGINS, chosen)

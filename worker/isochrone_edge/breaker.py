@@ -29,13 +29,14 @@ class Breaker:
 
     def __init__(self) -> None:
         self._most: int | None = None  # that may be ejected at once; None: any number
-        self._known: dict[str, _Standing] = {}
+        #: those that have failed lately: none in good times
+        self.known: dict[str, _Standing] = {}
         self._ejected: dict[str, _Standing] = {}
 
     def among(self, origins: Iterable[str]) -> None:
         """These are the origins from now on: no more than half of them are ejected, and all others are forgotten."""
         names = frozenset(origins)
-        for name in self._known.keys() - names:
+        for name in self.known.keys() - names:
             self.proved(name)
         self._most = len(names) // 2
         for name in sorted(self._ejected, key=lambda name: self._ejected[name].until)[: -self._most or None]:
@@ -46,9 +47,9 @@ class Breaker:
 
         Of an origin that broke off in a body lately, the head of an answer proves nothing.
         """
-        if not self._known:
+        if not self.known:
             return
-        known = self._known.get(origin)
+        known = self.known.get(origin)
         if known is None:
             return
         if known.cut_at is not None and not whole and now - known.cut_at < EJECT_SECONDS:
@@ -58,13 +59,13 @@ class Breaker:
             known.failures, known.until, known.trial, known.good_since = 0, 0.0, False, now
             self._ejected.pop(origin, None)
         elif now - known.good_since > EJECT_LIMIT:
-            del self._known[origin]
+            del self.known[origin]
 
     def failed(self, origin: str, now: float, weight: int = 1) -> bool:
         """The origin could not be reached, or failed to answer. True when this ejects it."""
-        known = self._known.get(origin)
+        known = self.known.get(origin)
         if known is None:
-            known = self._known[origin] = _Standing()
+            known = self.known[origin] = _Standing()
         known.failures += weight
         if weight == CUT_WEIGHT:
             known.cut_at = now
@@ -97,11 +98,11 @@ class Breaker:
 
     def calm(self, origin: str) -> bool:
         """Whether there is nothing to think about before a request goes to this origin."""
-        return not self._known or (not self._ejected and origin not in self._known)
+        return not self.known or (not self._ejected and origin not in self.known)
 
     def troubled(self, origin: str) -> bool:
         """Whether it has failed lately."""
-        return origin in self._known
+        return origin in self.known
 
     def order(self, origins: Iterable[str], now: float, *, trial: bool = True) -> list[str]:
         """The same origins, the ejected ones last. At most half are treated as ejected.
@@ -131,7 +132,7 @@ class Breaker:
 
     def proved(self, origin: str) -> None:
         """The control plane found the origin well again: better evidence than what this isolate saw before."""
-        self._known.pop(origin, None)
+        self.known.pop(origin, None)
         self._ejected.pop(origin, None)
 
     def ejected(self, now: float) -> dict[str, float]:

@@ -88,8 +88,9 @@ class Kriging(NamedTuple):
         total = np.zeros((len(known) + 1, len(self.mean)))
         np.add.at(total, at.ravel(), COUNTRY_WEIGHT * self.weights)
         total[:-1][known == 0] = 0.0
-        row = np.minimum(np.searchsorted(known, country), len(known) - 1)
-        added: Floats = total[np.where(known[row] == country, row, len(known))]
+        row = np.searchsorted(known, country)
+        found = np.append(known, -1)[row] == country
+        added: Floats = total[np.where(found, row, len(known))]
         return added
 
     def without_itself(self, values: Floats) -> Floats:

@@ -67,7 +67,7 @@ class EdgeOptions:
         compatibility_date: as in `wrangler.toml`.
         compatibility_flags: as in `wrangler.toml`.
         origins: by `host` or `host:port`; a fetch to any other host fails. The host "*", alone, answers for every host,
-            and is reached without the two Workers that look hosts up.
+            and no other Worker stands between.
         runtime: `pyodide` runs offline; `native` is workerd's own Python, which must fetch its bundle.
         cache: folder of memory images; None is `.cache/local-edge` in the repository.
     """
