@@ -79,8 +79,7 @@ async def measure(rounds: int, count: int) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         server = await asyncio.start_server(fixed_origin, "127.0.0.1", 0)
         stack.callback(server.close)
-        # No other Worker between, as in production: it would add its own pauses.
-        origins = {"*": EdgeOrigin(address=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")}
+        origins = {"one.origins.test": EdgeOrigin(address=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")}
         edges = {}
         for name, main in WORKERS.items():
             edges[name] = await stack.enter_async_context(

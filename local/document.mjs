@@ -81,9 +81,6 @@ export function readDocument(text) {
   document.origins = Object.fromEntries(
     Object.entries(document.origins).map(([host, item]) => [host.toLowerCase(), origin(host, item)]),
   );
-  if (document.origins["*"] && Object.keys(document.origins).length > 1) {
-    throw new DocumentError('The origin "*" answers for every host, so it must be the only one.');
-  }
   return document;
 }
 

@@ -74,17 +74,12 @@ async function manifestOf(document) {
 }
 
 async function start(document) {
-  const { WORKER, describe, edgeOptions, external } = await import("./options.mjs");
+  const { edgeOptions, describe } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
     return print({ options: describe(options, document) }, () => end(0));
   }
-  const { CORE_PLUGIN, Miniflare } = await import("miniflare");
-  const only = document.origins["*"];
-  if (only) {
-    const { connectDirectly } = await import("./direct.mjs");
-    connectDirectly(CORE_PLUGIN, WORKER, external(only, "*"));
-  }
+  const { Miniflare } = await import("miniflare");
   miniflare = new Miniflare(options);
   const front = await miniflare.ready;
   const url = await miniflare.unsafeGetDirectURL();

@@ -4,7 +4,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-export const WORKER = "isochrone";
+const WORKER = "isochrone";
 const OUTBOUND = "outbound";
 
 /** What every instance has in common; nothing here reaches beyond this machine. */
@@ -42,7 +42,7 @@ function bindings({ vars, secrets, kvNamespaces }) {
 }
 
 // An `external` service is workerd's own HTTP client: bodies, upgrades and refusals pass without Node between.
-export function external({ address, tls, ca, certificateHost }, host) {
+function external({ address, tls, ca, certificateHost }, host) {
   if (!tls) return { type: "external", address, http: {} };
   const tlsOptions = ca ? { trustedCertificates: [ca] } : { trustBrowserCas: true };
   const name = certificateHost ?? host.replace(/:\d+$/, "");

@@ -15,7 +15,6 @@ import pytest
 import pytest_asyncio
 import trustme
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from isochrone.lab.local_edge import (
     REPOSITORY,
@@ -385,23 +384,6 @@ async def test_a_javascript_worker_runs_too(tmp_path, client):
         assert edge.kv_api == ""
 
 
-async def test_one_origin_answers_for_every_host(tmp_path, client):
-    main = tmp_path / "worker.mjs"
-    main.write_text("export default { fetch: () => fetch('https://any.example.test/a?b') };\n")
-
-    async def told(request):
-        return web.Response(text=f"{request.host}{request.path_qs}")
-
-    server = TestServer(web.Application())
-    server.app.router.add_get("/a", told)
-    async with (
-        server,
-        LocalEdge(main=main, origins={"*": EdgeOrigin(address=f"127.0.0.1:{server.port}")}) as edge,
-        client.get(edge.url) as response,
-    ):
-        assert await response.text() == "any.example.test/a?b"
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -425,10 +407,6 @@ async def test_wrong_options_are_one_sentence(tmp_path):
             pass
     with pytest.raises(EdgeStartError, match=r'The origin a\.test: "address" must be ADDRESS:PORT\.$'):
         async with LocalEdge(main=WORKERS / "inward.py", origins={"a.test": EdgeOrigin(address="a")}):
-            pass
-    both = {host: EdgeOrigin(address="127.0.0.1:1") for host in ("*", "a.test")}
-    with pytest.raises(EdgeStartError, match=r'"\*" answers for every host, so it must be the only one\.$'):
-        async with LocalEdge(main=WORKERS / "inward.py", origins=both):
             pass
 
 

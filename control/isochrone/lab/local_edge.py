@@ -66,8 +66,7 @@ class EdgeOptions:
         kv_persist: folder that keeps KV between runs; None keeps it in memory's stead, a temporary folder.
         compatibility_date: as in `wrangler.toml`.
         compatibility_flags: as in `wrangler.toml`.
-        origins: by `host` or `host:port`; a fetch to any other host fails. The host "*", alone, answers for every host,
-            and no other Worker stands between.
+        origins: by `host` or `host:port`; a fetch to any other host fails.
         runtime: `pyodide` runs offline; `native` is workerd's own Python, which must fetch its bundle.
         cache: folder of memory images; None is `.cache/local-edge` in the repository.
     """
