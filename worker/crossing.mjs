@@ -127,14 +127,14 @@ export function sendAlong(lane, traceparent, forwardedFor, began) {
     fetch(lane.base + url.slice(end), { method, redirect: "manual", headers }).then((response) => {
       const now = Date.now();
       const { status } = response;
-      if (status < 200 || status >= 500 || status === 421 || now - asked > lane.slow || now > lane.until) {
+      if (status < 200 || status >= 500 || status === 421 || now - asked >= lane.slow || now > lane.until) {
         reject(Object.assign(named("Odd", "an answer to be looked at"), { response }));
         return;
       }
       const edge = Math.max(0, asked - began * 1000).toFixed(1);
       const timing = `${lane.timing}${(now - asked).toFixed(1)}, edge;dur=${edge}${lane.reason}`;
       resolve(dress(response, lane.alt_svc, timing, lane.origin, request));
-    }, reject);
+    }).catch(reject);
   });
 }
 

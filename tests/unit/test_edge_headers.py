@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isochrone_edge import headers as h
@@ -116,6 +116,23 @@ def test_the_quick_way_adds_what_the_long_one_does(fields, protocol):
     if listed:
         ours["x-forwarded-for"] = listed
     assert ours == added(fields, protocol=protocol)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 10**400))
+@example(1e306, 60)
+def test_a_lane_can_be_told_whatever_the_map_promises(valid_until, max_age):
+    origin = Origin("eu-1", "eu-1.test", alt_svc='h3=":443"', max_age=max_age)
+    steering = Steering(None, (origin,))
+    steering.valid_until = valid_until
+    until = json.loads(Lane(steering, Plan((origin,), "asn:measured"), "HTTP/2").text, parse_constant=fail)[
+        "until"
+    ]
+    if 0 < max_age < 1e9 and 0 < valid_until < 1e9:
+        assert until == 1000 * (valid_until - max_age)
+
+
+def fail(constant):
+    raise AssertionError(f"{constant} is no JSON")
 
 
 @given(st.text(max_size=12), st.floats(0.001, 10))

@@ -8,7 +8,7 @@ from .alt_svc import CLEAR
 from .headers import via
 from .steer import Plan, Steering
 
-_FOREVER = 1e15  # milliseconds
+_FOREVER = 1e12  # seconds; a map may name any number
 
 
 class Lane:
@@ -36,7 +36,8 @@ class Lane:
         """
         origin, until = plan.origins[0], _FOREVER
         if steering.valid_until is not None and origin.max_age and origin.alt_svc != CLEAR:
-            until = 1000 * (steering.valid_until - origin.max_age)  # from then on the promise is cut shorter
+            # From then on the promise is cut shorter.
+            until = min(max(steering.valid_until, 0.0), _FOREVER) - min(origin.max_age, _FOREVER)
         self.plan, self.origin = plan, origin
         #: for the rim, as JSON: where requests go, what is added to them and to their answers
         self.text = dumps(
@@ -44,7 +45,7 @@ class Lane:
                 "base": "https://" + origin.host,
                 "origin": origin.id,
                 "alt_svc": origin.alt_svc,
-                "until": until,
+                "until": 1000 * until,
                 "within": within_ms,
                 "slow": slow_ms,
                 # Server-Timing: the durations stand behind each of the two
