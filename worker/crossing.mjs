@@ -104,11 +104,11 @@ export function lane(text) {
 }
 
 /**
- * The request that was glanced at, along its lane, and its answer dressed. What somebody must look at is an error: with the
- * answer as its `response`, if there is one. `began` is when the request came, in seconds. Of a name that is there twice the
- * later one counts: ours.
+ * The request that was glanced at, along its lane, and its answer dressed. What somebody must look at, an answer or an error,
+ * goes on in Python. `began` is when the request came, in seconds. Of a name that is there twice the later one counts: ours.
+ * The promise is a property since one that is the result of a call gets a Python future of its own.
  */
-export function sendAlong(lane, traceparent, forwardedFor, began) {
+export function sendAlong(lane, traceparent, forwardedFor, began, ctx) {
   const { request, url, end, method, fields } = seen;
   seen = undefined;
   const host = url.indexOf("/") + 2;
@@ -121,21 +121,31 @@ export function sendAlong(lane, traceparent, forwardedFor, began) {
   };
   if (forwardedFor) headers["x-forwarded-for"] = forwardedFor;
   const asked = Date.now();
-  return new Promise((resolve, reject) => {
+  const promise = new Promise((resolve) => {
+    let settled = false;
+    const odd = (outcome) => {
+      if (settled) return;
+      settled = true;
+      const answer = goOn(ctx, request, began, lane.origin, outcome);
+      resolve(Promise.resolve(answer).finally(() => answer.destroy()));
+    };
     // Not cleared: it ends with the request, and to clear it costs as much as to set it.
-    setTimeout(() => reject(named("TimeoutError", "no answer in time")), lane.within);
+    setTimeout(() => settled || odd(named("TimeoutError", "no answer in time")), lane.within);
     fetch(lane.base + url.slice(end), { method, redirect: "manual", headers }).then((response) => {
+      if (settled) return;
       const now = Date.now();
       const { status } = response;
       if (status < 200 || status >= 500 || status === 421 || now - asked >= lane.slow || now > lane.until) {
-        reject(Object.assign(named("Odd", "an answer to be looked at"), { response }));
+        odd(response);
         return;
       }
       const edge = Math.max(0, asked - began * 1000).toFixed(1);
       const timing = `${lane.timing}${(now - asked).toFixed(1)}, edge;dur=${edge}${lane.reason}`;
       resolve(dress(response, lane.alt_svc, timing, lane.origin, request));
-    }).catch(reject);
+      settled = true;
+    }).catch(odd);
   });
+  return { promise };
 }
 
 /** A request without a body; `init` as JSON. */
@@ -224,12 +234,17 @@ function passed(body, length, moving) {
 let kept = [];
 let watchFrom = 0;
 let ended = () => {};
+let goOn;
 
-/** Once: fields that no `Connection` can take away, from how many bytes on a body is watched, and who is told how it ended. */
-export function configure(names, bytes, callback) {
+/**
+ * Once: fields that no `Connection` can take away, from how many bytes on a body is watched, who is told how it ended, and
+ * who has the requests for which the quick way ended.
+ */
+export function configure(names, bytes, onEnd, onOdd) {
   kept = JSON.parse(names);
   watchFrom = bytes;
-  ended = callback;
+  ended = onEnd;
+  goOn = onOdd;
 }
 
 /**

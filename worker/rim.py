@@ -53,10 +53,10 @@ class Rim:
         if self.crossing is None:
             self.isolate.ordinary = False
 
-    def begin(self) -> None:
-        """This is the isolate's one: it is told how watched bodies end."""
+    def begin(self, go_on) -> None:
+        """This is the isolate's one: it is told how watched bodies end; `go_on` has the requests for which the quick way ended."""
         if self.crossing is not None:
-            self.crossing.configure(dumps(sorted(KEPT)), WATCH_BYTES, self.on_end)
+            self.crossing.configure(dumps(sorted(KEPT)), WATCH_BYTES, self.on_end, create_proxy(go_on))
 
     def shape(self, lane: Lane):
         """A lane on the other side, made when its first request comes."""

@@ -8,6 +8,7 @@ from random import getrandbits
 from time import time
 from urllib.parse import parse_qs, urlsplit
 
+from js import Promise
 from js import Response as JsResponse
 
 from isochrone_edge.breaker import Breaker
@@ -26,7 +27,7 @@ class Default(WorkerEntrypoint):
         global _rim  # noqa: PLW0603
         if _rim is None:
             _rim = Rim(self.env)
-            _rim.begin()
+            _rim.begin(print)
         rim, isolate, js_request = _rim, _rim.isolate, request.js_object
         if isolate.steering.map is None:
             data = await self.env.LATENCY_MAP.get("map", "arrayBuffer")
@@ -51,18 +52,21 @@ class Default(WorkerEntrypoint):
             ),
             "clock": time,
         }
+        awaited = {
+            "along the candidates (forward)": lambda: forward(
+                plan.origins, send, repeatable=lambda _: True, breaker=breaker, clock=time, limits=limits
+            ),
+            "a promise awaited by Python": Promise.resolve,
+        }
         asked = parse_qs(urlsplit(url).query)
         if "stage" not in asked:
-            return JsResponse.new(dumps([*stages, "along the candidates (forward)"]))
-        count, stage = int(asked["n"][0]), stages.get(asked["stage"][0])
-        if stage is not None:
-            for _ in range(count):
-                stage()
-        else:
-            for _ in range(count):
-                await forward(
-                    plan.origins, send, repeatable=lambda _: True, breaker=breaker, clock=time, limits=limits
-                )
+            return JsResponse.new(dumps([*stages, *awaited]))
+        count, name = int(asked["n"][0]), asked["stage"][0]
+        for _ in range(count):
+            if name in stages:
+                stages[name]()
+            else:
+                await awaited[name]()
         return JsResponse.new("done")
 
 

@@ -272,8 +272,8 @@ def is_whole(answer):
 
 
 @asynccontextmanager
-async def a_site(*names, dead=(), built_in=None, **variables):
-    """An edge before origins of these names, in their order; those in `dead` refuse connections."""
+async def a_site(*names, dead=(), built_in=None, main=None, **variables):
+    """An edge before origins of these names, in their order; those in `dead` refuse connections. `main`: another Worker."""
     async with AsyncExitStack() as stack:
         origins = {name: await stack.enter_async_context(Origin(name)) for name in names}
         places = {f"{name}.origins.test": origin.place for name, origin in origins.items()}
@@ -281,6 +281,7 @@ async def a_site(*names, dead=(), built_in=None, **variables):
         order = names if built_in is None else built_in
         edge = await stack.enter_async_context(
             LocalEdge(
+                main=main,
                 vars={
                     "ORIGINS": json.dumps([{"id": n, "host": f"{n}.origins.test"} for n in order]),
                     "MAP_REFRESH_SECONDS": "0.05",

@@ -325,11 +325,13 @@ async def test_body_and_headers_reach_the_origin(outward, client):
         for _ in range(20):
             yield b"x" * 10_000
 
-    headers = to("https://fra.example.test/upload") | {"X-Custom": "kept"}
+    headers = to("https://fra.example.test/upload") | {"X-Custom": "kept", "CF-Connecting-IP": "192.0.2.1"}
     async with client.post(outward.url, headers=headers, data=parts()) as response:
         told = await response.json()
     assert (told["method"], told["bytes"]) == ("POST", 200_000)
     assert told["headers"]["X-Custom"] == "kept"
+    assert told["headers"]["CF-Connecting-IP"] == "192.0.2.1"
+    assert "CF-Worker" not in told["headers"]  # miniflare's own Worker on the way out is left out
     assert told["headers"]["Transfer-Encoding"] == "chunked"
 
 

@@ -2,11 +2,14 @@
 
 import random
 import re
+import shutil
+from pathlib import Path
 
 import pytest
-from edge_support import OK, a_site, make_map
+from edge_support import OK, a_site, hang, make_map, reset, status
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
+WORKER = Path(__file__).parents[2] / "worker"
 FIELDS = [
     ("Cookie", 'session=0123456789; a="b"'), ("Accept", "*/*"), ("Accept-Language", "de, en;q=0.5"), ("Range", "bytes=0-1"),
     ("CF-Connecting-IP", "192.0.2.1"), ("CF-Connecting-IP", "2001:db8::1"), ("X-Forwarded-For", "198.51.100.7"),
@@ -26,6 +29,12 @@ ANSWERS = (
 )  # fmt: skip
 
 
+def as_native(folder):
+    """The Worker with the conversions that workerd's own Python runtime makes; the path of its main module."""
+    shutil.copytree(WORKER, folder / "worker", ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(shutil.copy(Path(__file__).parent / "workers/native.py", folder / "worker"))
+
+
 async def passed(site, method, target, cf, fields, answer):
     """What the origin saw, and what the client got, as far as both must be alike."""
     site.reset()
@@ -43,11 +52,13 @@ async def passed(site, method, target, cf, fields, answer):
     return seen.method, seen.target, theirs, response.status, told, body
 
 
-async def test_both_ways_bring_the_same():
+async def test_both_ways_bring_the_same(tmp_path):
+    """And so does the quick way where the runtime converts what comes in and goes back, as the native one does."""
     rng = random.Random(5)
     proved = {"alt_svc": {"authority": "a.origins.test:443", "ma": 60}}
-    async with a_site("a") as quick, a_site("a", CROSSING="off") as long:
-        for site in (quick, long):
+    main = as_native(tmp_path)
+    async with a_site("a") as quick, a_site("a", CROSSING="off") as long, a_site("a", main=main) as native:
+        for site in (quick, long, native):
             await site.publish(make_map(["a"], a=proved))
         for number in range(80):
             request = (
@@ -57,4 +68,18 @@ async def test_both_ways_bring_the_same():
                 [("Host", "www.example.test"), *rng.sample(FIELDS, rng.randrange(7))],
                 rng.choice(ANSWERS),
             )
-            assert await passed(quick, *request) == await passed(long, *request), request
+            brought = await passed(quick, *request)
+            assert brought == await passed(long, *request), request
+            assert brought == await passed(native, *request), request
+
+
+@pytest.mark.parametrize("answer", [status(503), hang, reset], ids=["status", "hang", "reset"])
+async def test_a_request_goes_on_where_the_quick_way_ends(tmp_path, answer):
+    """What has gone back already is a promise: the long way keeps it."""
+    async with a_site("a", "b", main=as_native(tmp_path), TRY_MS="300") as site:
+        await site.publish(make_map(["a", "b"]))
+        site.a.answer = answer
+        response, _ = await site.get("/", {"asn": 100})
+        assert response.status == 200
+        assert 'origin;desc="b"' in response.headers["server-timing"]
+        assert 'tries;desc="2"' in response.headers["server-timing"]
