@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import urllib.parse
 from contextlib import AsyncExitStack
+from itertools import cycle, islice, permutations
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ REQUEST = (
     f"GET /hello?x=1 HTTP/1.1\r\nhost: www.example.test\r\nMF-CF-Blob: {json.dumps(CF)}\r\nuser-agent: Mozilla/5.0 (X11; Linux)\r\n"
     "accept: */*\r\naccept-encoding: gzip, br\r\naccept-language: de\r\ncookie: session=0123456789abcdef\r\n\r\n"
 ).encode()
+WARM_ROUNDS = 10  # V8's heaps grow for as long
+REST_SECONDS = 0.2
 WORKERS = {
     "isochrone": None,
     "bare_python": HERE / "workers/bare.py",
@@ -74,11 +77,11 @@ def large_map() -> bytes:
     return encode(built_at=1.0, origins=origins, palette=palette, default=0, cells={"asn": asns})
 
 
-async def measure(rounds: int, count: int) -> dict[str, Any]:
+async def measure(rounds: int, count: int, levels: tuple[int, ...] = (1, 16)) -> dict[str, Any]:
     """All three Workers, in turn, round after round.
 
-    A round is long enough to hold several pauses of the collector: each of them delays all connections at once. The order
-    is always the same: V8 collects while a Worker rests, and each must rest for as long as the others.
+    A round is long enough to hold several pauses of the collector: each of them delays all connections at once. V8 goes on
+    collecting for a while when a Worker rests: each comes first, second and last equally often, and after each other.
     """
     async with AsyncExitStack() as stack:
         server = await asyncio.start_server(fixed_origin, "127.0.0.1", 0)
@@ -96,19 +99,20 @@ async def measure(rounds: int, count: int) -> dict[str, Any]:
             if "asn:measured" not in response.headers["server-timing"]:
                 raise RuntimeError(f"the map is not in use: {response.headers['server-timing']}")
         for port in ports.values():
-            await load(port, REQUEST, connections=4, count=2 * count)
+            await load(port, REQUEST, connections=4, count=WARM_ROUNDS * count)
         figures: dict[str, Any] = {}
-        for connections in (1, 16):
+        for connections in levels:
             raw: dict[str, dict[str, list[float]]] = {
                 name: {"p50": [], "p99": [], "rate": [], "cpu_us": []} for name in edges
             }
-            for _ in range(rounds):
-                for name, edge in edges.items():
-                    before = cpu_us(edge.pid)
+            for turn in islice(cycle(permutations(edges)), rounds):
+                for name in turn:
+                    await asyncio.sleep(REST_SECONDS)
+                    before = cpu_us(edges[name].pid)
                     result = await load(ports[name], REQUEST, connections=connections, count=count)
                     if result.failed:
                         raise RuntimeError(f"{name}: {result.failed} of {count} requests failed")
-                    raw[name]["cpu_us"].append((cpu_us(edge.pid) - before) / count)
+                    raw[name]["cpu_us"].append((cpu_us(edges[name].pid) - before) / count)
                     raw[name]["p50"].append(result.quantile(0.5))
                     raw[name]["p99"].append(result.quantile(0.99))
                     raw[name]["rate"].append(result.rate)

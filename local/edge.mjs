@@ -21,6 +21,10 @@ childProcess.spawn = (command, args, options) => {
 };
 syncBuiltinESMExports();
 
+// V8's young generation stays small: left to itself it grows to 16 MB, and frees the runtime's objects of 2,000 requests at once,
+// 30 ms in which all connections stand still.
+process.env.MINIFLARE_WORKERD_V8_FLAGS ??= "--max-semi-space-size=4";
+
 let miniflare;
 let ready = false;
 let ending = false;
