@@ -105,9 +105,7 @@ async def _long_way(ctx, js_request, began: float, first=None):
 
 async def _go_on(ctx, js_request, began: float, origin: str, outcome):
     """From crossing.mjs, where the quick way ended: `outcome` is the answer of the origin that must be looked at, or an error."""
-    origins = _rim.isolate.steering.origins
-    first = next(((known, outcome) for known in origins if known.id == origin), None)
-    answer = await _long_way(ctx, js_request, began, first)
+    answer = await _long_way(ctx, js_request, began, (_rim.origins[origin], outcome))
     return getattr(answer, "js_object", answer)
 
 

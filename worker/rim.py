@@ -16,6 +16,7 @@ from isochrone_edge.breaker import CUT_WEIGHT
 from isochrone_edge.headers import KEPT, is_plain
 from isochrone_edge.isolate import Isolate
 from isochrone_edge.lane import Lane
+from isochrone_edge.steer import Origin
 from workers import import_from_javascript
 
 WATCH_BYTES = 16384  # a shorter answer comes in one piece with its head: it isn't watched for being cut off
@@ -35,6 +36,8 @@ class Rim:
         #: fetches that are under way, by number. Each is touched only by its own request: by the timer it has set.
         self._waiting: dict[int, asyncio.Future] = {}
         self._number = 0
+        #: those that the quick way has led to, by id: a request is on its way for longer than a map may last
+        self.origins: dict[str, Origin] = {}
         # One for all requests: making one costs more than all of steering.
         self._on_deadline = create_proxy(self._expire)
         self.on_end = create_proxy(self.ended)
@@ -61,6 +64,7 @@ class Rim:
     def shape(self, lane: Lane):
         """A lane on the other side, made when its first request comes."""
         lane.shape = self.crossing.lane(lane.text)
+        self.origins[lane.origin.id] = lane.origin
         return lane.shape
 
     def long_way(self, ctx, js_request, began: float, first=None):

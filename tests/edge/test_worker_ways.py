@@ -1,5 +1,6 @@
 """The quick way and the long one bring the same to the origin and to the client, whatever fields a client sends."""
 
+import asyncio
 import random
 import re
 import shutil
@@ -83,3 +84,26 @@ async def test_a_request_goes_on_where_the_quick_way_ends(tmp_path, answer):
         assert response.status == 200
         assert 'origin;desc="b"' in response.headers["server-timing"]
         assert 'tries;desc="2"' in response.headers["server-timing"]
+
+
+async def test_an_answer_counts_although_its_origin_has_left_the_map():
+    """It is slow, so that the long way must look at it, and a map without its origin came meanwhile."""
+    async with a_site("a", "b", SLOW_MS="200") as site:
+        await site.publish(make_map(["a", "b"]))
+        there = asyncio.Event()
+
+        async def late(request, reader, writer):
+            if request.target == "/only-once":
+                there.set()
+                await asyncio.sleep(1.8)
+            writer.write(OK)
+
+        site.a.answer = late
+        asked = asyncio.create_task(site.get("/only-once", {"asn": 100}))
+        await there.wait()
+        await site.publish(make_map(["b"]))
+        assert not asked.done()
+        response, _ = await asked
+        assert response.status == 200
+        assert 'origin;desc="a"' in response.headers["server-timing"]
+        assert not any(seen.target == "/only-once" for seen in site.b.seen)
