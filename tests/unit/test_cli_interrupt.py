@@ -13,6 +13,8 @@ from isochrone.cli import COMMANDS, early
 PROGRAM = """
 import os, runpy, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell's children ignore it
+
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
