@@ -121,13 +121,17 @@ export function sendAlong(lane, traceparent, forwardedFor, began, ctx) {
   };
   if (forwardedFor) headers["x-forwarded-for"] = forwardedFor;
   const asked = Date.now();
-  const promise = new Promise((resolve) => {
+  const promise = new Promise((resolve, reject) => {
     let settled = false;
     const odd = (outcome) => {
       if (settled) return;
       settled = true;
-      const answer = goOn(ctx, request, began, lane.origin, outcome);
-      resolve(Promise.resolve(answer).finally(() => answer.destroy()));
+      try {
+        const answer = goOn(ctx, request, began, lane.origin, outcome);
+        resolve(Promise.resolve(answer).finally(() => answer.destroy()));
+      } catch (error) {
+        reject(error); // else the client would wait for ever
+      }
     };
     // Not cleared: it ends with the request, and to clear it costs as much as to set it.
     setTimeout(() => settled || odd(named("TimeoutError", "no answer in time")), lane.within);

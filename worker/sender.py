@@ -114,9 +114,9 @@ async def gathered(rim: Rim, js_request, seconds: float):
 
 
 def checked(response):
-    """Status and answer. What has a status that no Response can have is no answer."""
+    """Status and answer. None is what has a status that no Response can have: a 101 without a WebSocket, too."""
     status = response.status
-    if not 100 <= status <= 599:
+    if not (200 <= status <= 599 or (status == 101 and response.webSocket)):
         raise Unreachable(f"status {status}")
     return status, response
 

@@ -218,10 +218,23 @@ async def test_the_last_answer_is_given_when_all_fail_with_one(site):
     assert response.status == 599
 
 
-async def test_an_impossible_status_is_no_answer(site):
-    site.a.answer = b"HTTP/1.1 999 What\r\ncontent-length: 0\r\n\r\n"
+@pytest.mark.parametrize("code", [999, 100, 103, 199])
+async def test_an_impossible_status_is_no_answer(site, code):
+    site.a.answer = status(code)
     response, body = await site.get()
     assert (response.status, json.loads(body)["region"]) == (200, "b")
+
+
+@pytest.mark.parametrize("crossing", ["on", "off"])
+async def test_a_change_of_protocol_nobody_asked_for_is_no_answer(crossing):
+    async with a_site("a", "b", CROSSING=crossing) as site:
+        await site.publish(make_map(["a", "b"]))
+        site.a.answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
+        for n in range(6):
+            response, body = await site.get(cf={"asn": 100})
+            assert (response.status, json.loads(body)["region"]) == (200, "b")
+            assert tries(response) == (2 if n < 5 else 1)
+        assert (await site.status())["ejected"].keys() == {"a"}
 
 
 async def test_the_breaker_ejects_after_five_and_lets_no_more_than_half_go(site):
