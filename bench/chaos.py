@@ -1,5 +1,7 @@
 """Origins that die, hang, crawl, fail and break off under steady load, and a KV that is cut off and corrupted.
 
+KV is cut off at the connection: what the Worker reads breaks off, fails, or never comes (`lab/kv_gate.py`).
+
 Fourteen origins, one isolate. Every few seconds another origin goes wrong in another way, drawn at random, and another
 one recovers; at most three are wrong at once. The map stays as it is throughout: only the edge's own breaker and
 failover stand between the clients and what happens. Requests are GET, half of them for 12 bytes and half for 200 KB:
@@ -28,6 +30,7 @@ import aiohttp
 from _load import quantile
 from _machine import bar, machine
 from _origins import LARGE, NAMESPACE, WAYS, Origin, delete, publish, put
+from isochrone.lab.kv_gate import KVGate, Way
 from isochrone.lab.local_edge import LocalEdge
 from isochrone_edge.latency_map_writer import Colour, encode
 
@@ -130,14 +133,21 @@ async def turn_origins(origins: list[Origin], rng: random.Random, report: Report
                 await origin.turn("good")
 
 
-async def turn_kv(edge: LocalEdge, rng: random.Random, report: Report, period: float) -> None:
-    """KV loses the manifest, or gets one that is damaged, or a map that is; then a good one comes back."""
-    built_at = 2.0
+async def turn_kv(edge: LocalEdge, gate: KVGate, rng: random.Random, report: Report, period: float) -> None:
+    """KV goes wrong in one way after another; each time it comes back with a map that is newer."""
+    cut_off: tuple[Way, ...] = ("reset", "hung", "failing")
+    damaged = ("no manifest", "manifest damaged", "map damaged", "no map")
+    built_at, turns = 2.0, list[Way | str]()
     async with aiohttp.ClientSession() as session:
         while True:
-            what = rng.choice(("cut off", "manifest damaged", "map damaged", "map missing"))
+            if not turns:
+                turns = [*cut_off, *damaged]
+                rng.shuffle(turns)
+            what = turns.pop()
             report.kv[what] += 1
-            if what == "cut off":
+            if what in cut_off:
+                gate.way = what
+            elif what == "no manifest":
                 await delete(edge, session, "map/current")
             elif what == "manifest damaged":
                 await put(edge, session, "map/current", rng.randbytes(200))
@@ -147,6 +157,7 @@ async def turn_kv(edge: LocalEdge, rng: random.Random, report: Report, period: f
                     await put(edge, session, manifest["key"], rng.randbytes(5000))
                 await put(edge, session, "map/current", json.dumps(manifest).encode())
             await asyncio.sleep(period)
+            gate.way = "open"
             built_at += 1
             await publish(edge, session, the_map(built_at))
             await asyncio.sleep(period)
@@ -164,21 +175,24 @@ async def run(seconds: float, seed: int) -> tuple[Report, dict[str, Any]]:
             "ORIGINS": json.dumps([{"id": o.name, "host": f"{o.name}.origins.test"} for o in origins]),
             "MAP_REFRESH_SECONDS": "1", "TRY_MS": str(TRY_MS), "BUDGET_MS": str(BUDGET_MS), "RETRY_STATUSES": "500,502,503,504",
         }  # fmt: skip
+        gate = await stack.enter_async_context(KVGate())
         edge = await stack.enter_async_context(
             LocalEdge(
                 vars=variables,
                 secrets={"ISOCHRONE_SECRET": "bench"},
                 kv_namespaces={"LATENCY_MAP": NAMESPACE},
+                kv_servers={"LATENCY_MAP": gate.address},
                 origins={f"{o.name}.origins.test": o.place for o in origins},
             )
         )
+        gate.serve(edge.kv_api, NAMESPACE)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await publish(edge, session, the_map(1.0))
         for number in range(50):
             await one(session, edge.url, number, Report())
         chaos = [
             asyncio.create_task(turn_origins(origins, rng, report, period=3.0)),
-            asyncio.create_task(turn_kv(edge, rng, report, period=4.0)),
+            asyncio.create_task(turn_kv(edge, gate, rng, report, period=4.0)),
         ]
         await load(edge.url, report, time.monotonic() + seconds)
         for task in chaos:

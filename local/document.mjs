@@ -12,6 +12,7 @@ const isText = (value) => typeof value === "string" && value !== "";
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isPort = (value) => Number.isInteger(value) && value >= 0 && value <= 65535;
 const isTextMap = (value) => isObject(value) && Object.values(value).every((item) => typeof item === "string");
+const isAddress = (value) => isText(value) && /:\d+$/.test(value);
 const isTextList = (value) => Array.isArray(value) && value.every(isText);
 
 const KEYS = {
@@ -22,6 +23,7 @@ const KEYS = {
   vars: { check: isObject, says: "an object", fallback: {} },
   secrets: { check: isTextMap, says: "an object of strings", fallback: {} },
   kvNamespaces: { check: isTextMap, says: "an object of namespace ids by binding", fallback: {} },
+  kvServers: { check: (v) => isObject(v) && Object.values(v).every(isAddress), says: "an object of ADDRESS:PORT by binding", fallback: {} },
   kvPersist: { check: (value) => value === null || isText(value), says: "a folder or null", fallback: null },
   compatibilityDate: { check: (v) => /^\d{4}-\d\d-\d\d$/.test(v), says: "a date", fallback: "2026-09-08" },
   compatibilityFlags: { check: isTextList, says: "a list of flags", fallback: ["enable_request_signal"] },
@@ -33,7 +35,7 @@ const KEYS = {
 };
 
 const ORIGIN_KEYS = {
-  address: { check: (v) => isText(v) && /:\d+$/.test(v), says: "ADDRESS:PORT" },
+  address: { check: isAddress, says: "ADDRESS:PORT" },
   tls: { check: (value) => typeof value === "boolean", says: "true or false", fallback: false },
   ca: { check: (value) => value === null || isText(value), says: "PEM text or null", fallback: null },
   certificateHost: { check: (v) => v === null || isText(v), says: "a host name or null", fallback: null },
@@ -78,6 +80,11 @@ export function readDocument(text) {
   document.language = { ".py": "python", ".js": "javascript", ".mjs": "javascript" }[path.extname(document.main)];
   if (!document.language) throw new DocumentError(`${document.main} is neither Python nor JavaScript.`);
   if (document.language === "python") document.sdk = findSdk(document);
+  for (const name of Object.keys(document.kvServers)) {
+    if (!Object.hasOwn(document.kvNamespaces, name)) {
+      throw new DocumentError(`The document: "kvServers" names ${name}, which is not in "kvNamespaces".`);
+    }
+  }
   document.origins = Object.fromEntries(
     Object.entries(document.origins).map(([host, item]) => [host.toLowerCase(), origin(host, item)]),
   );

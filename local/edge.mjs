@@ -78,13 +78,13 @@ async function manifestOf(document) {
 }
 
 async function start(document) {
-  const { edgeOptions, describe, straightOut } = await import("./options.mjs");
+  const { edgeOptions, describe, rewire } = await import("./options.mjs");
   const options = edgeOptions(document, await manifestOf(document));
   if (document.dryRun) {
     return print({ options: describe(options, document) }, () => end(0));
   }
   const { Miniflare, CORE_PLUGIN } = await import("miniflare");
-  straightOut(CORE_PLUGIN);
+  rewire(CORE_PLUGIN, document);
   miniflare = new Miniflare(options);
   const front = await miniflare.ready;
   const url = await miniflare.unsafeGetDirectURL();

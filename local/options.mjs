@@ -77,15 +77,21 @@ export function edgeOptions(document, manifest) {
 }
 
 /**
- * The Worker's fetches go straight to `outbound.mjs`. Miniflare puts a Worker of its own before it, for things not needed here
- * (`cf.image`, `CF-Worker`): 0.1 ms for each fetch, and its pauses.
+ * What miniflare has no option for. The Worker's fetches go straight to `outbound.mjs`: miniflare puts a Worker of its own before
+ * it, for things not needed here (`cf.image`, `CF-Worker`): 0.1 ms for each fetch, and its pauses. And a KV namespace may be on
+ * a server of the caller's.
  */
-export function straightOut(corePlugin) {
+export function rewire(corePlugin, { kvServers }) {
   const { getServices } = corePlugin;
   corePlugin.getServices = async (options) => {
     const made = await getServices.call(corePlugin, options);
-    for (const { name, worker } of made.services) {
-      if (name === `core:user:${WORKER}`) worker.globalOutbound = { name: `core:user:${OUTBOUND}` };
+    const edge = made.services.find(({ name }) => name === `core:user:${WORKER}`);
+    if (!edge) return made;
+    edge.worker.globalOutbound = { name: `core:user:${OUTBOUND}` };
+    for (const [name, address] of Object.entries(kvServers)) {
+      const service = `kv-server:${name}`;
+      edge.worker.bindings.find((binding) => binding.name === name).kvNamespace = { name: service };
+      made.services.push({ name: service, external: { address, http: {} } });
     }
     return made;
   };

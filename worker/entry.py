@@ -33,8 +33,9 @@ class Default(WorkerEntrypoint):
         isolate.counters["requests"] += 1
         try:
             if began >= isolate.snapshot.next_look or isolate.steering.map is None:
+                cold = isolate.cold()
                 look = self._look(isolate, began)
-                if look is not None and isolate.steering.map is None:
+                if look is not None and cold:
                     return self._cold(look, js_request, began)
             return self._quick_way(rim, js_request, began) or _long_way(self.ctx, js_request, began)
         except Exception as error:  # noqa: BLE001 - as in `_long_way`
@@ -65,7 +66,7 @@ class Default(WorkerEntrypoint):
         return FetchResponse("", sent.promise)
 
     async def _cold(self, look: asyncio.Future, js_request, began: float):
-        """A request to an isolate without a map waits for it, though not long."""
+        """An isolate's first request waits for the map, though not long."""
         isolate, quick = _rim.isolate, None
         limits, wait = isolate.variables.limits, isolate.variables.cold_wait
         if wait:

@@ -272,8 +272,11 @@ def is_whole(answer):
 
 
 @asynccontextmanager
-async def a_site(*names, dead=(), built_in=None, main=None, **variables):
-    """An edge before origins of these names, in their order; those in `dead` refuse connections. `main`: another Worker."""
+async def a_site(*names, dead=(), built_in=None, main=None, gate=None, **variables):
+    """An edge before origins of these names, in their order; those in `dead` refuse connections.
+
+    `main`: another Worker; `gate`: a KVGate between it and its KV.
+    """
     async with AsyncExitStack() as stack:
         origins = {name: await stack.enter_async_context(Origin(name)) for name in names}
         places = {f"{name}.origins.test": origin.place for name, origin in origins.items()}
@@ -289,9 +292,12 @@ async def a_site(*names, dead=(), built_in=None, main=None, **variables):
                 },
                 secrets={"ISOCHRONE_SECRET": SECRET},
                 kv_namespaces={"LATENCY_MAP": NAMESPACE},
+                kv_servers={"LATENCY_MAP": gate.address} if gate else {},
                 origins=places,
             )
         )
+        if gate:
+            gate.serve(edge.kv_api, NAMESPACE)
         session = await stack.enter_async_context(
             aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=60))
         )

@@ -410,6 +410,12 @@ async def test_wrong_options_are_one_sentence(tmp_path):
     with pytest.raises(EdgeStartError, match=r'The origin a\.test: "address" must be ADDRESS:PORT\.$'):
         async with LocalEdge(main=WORKERS / "inward.py", origins={"a.test": EdgeOrigin(address="a")}):
             pass
+    with pytest.raises(EdgeStartError, match=r'"kvServers" must be an object of ADDRESS:PORT by binding\.$'):
+        async with LocalEdge(main=WORKERS / "inward.py", kv_servers={"STORE": "here"}):
+            pass
+    with pytest.raises(EdgeStartError, match=r'"kvServers" names STORE, which is not in "kvNamespaces"\.$'):
+        async with LocalEdge(main=WORKERS / "inward.py", kv_servers={"STORE": "127.0.0.1:1"}):
+            pass
 
 
 async def test_a_port_that_is_taken_is_named(inward):

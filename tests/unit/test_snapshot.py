@@ -1,9 +1,12 @@
 """The isolate's map: loaded, kept, and never replaced by something bad."""
 
+import asyncio
 import hashlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isochrone_edge.latency_map import LatencyMap
 from isochrone_edge.latency_map_writer import Colour, encode
@@ -121,3 +124,68 @@ async def test_kv_gone_for_hours_keeps_the_last_good_map():
         assert snapshot.map.version == version
     assert 6 * 3600 / 66 <= looks <= 6 * 3600 / 54 + 1
     assert snapshot.counters["unreachable"] == looks
+
+
+class Slow(Values):
+    """Each read ends when it is told to, with what was there when it began."""
+
+    def __init__(self):
+        self.held = []
+
+    async def text(self, key):
+        return await self._hold(key)
+
+    async def data(self, key):
+        return await self._hold(key) if key in self.canaries else self._get(key)
+
+    canaries = ()
+
+    async def _hold(self, key):
+        value, told = self._get(key), asyncio.Event()
+        self.held.append(told)
+        await told.wait()
+        return value
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@given(st.permutations(range(4)))
+async def test_no_look_takes_back_what_a_later_one_has_brought(order):
+    kv, snapshot, looks, versions = Slow(), Snapshot(), [], []
+    for number in range(4):
+        versions.append(kv.publish(make(1000 + number)))
+        looks.append(asyncio.create_task(snapshot.refresh(kv, number)))
+        await settle()
+    for place, number in enumerate(order):
+        kv.held[number].set()
+        await looks[number]
+        newest = max(order[: place + 1])
+        assert (snapshot.map.version, snapshot.looked_at) == (versions[newest], newest)
+
+
+async def test_nor_does_a_late_canary():
+    kv, snapshot = Slow(), Snapshot()
+    kv.publish(make(1000))
+    entry = json.loads(kv["map/current"])
+    data = make(2000)
+    version = LatencyMap(data).version
+    canary = {"version": version, "key": "map/" + version, "sha256": hashlib.sha256(data).hexdigest()}
+    kv["map/" + version] = data
+    kv.canaries = ("map/" + version,)
+    kv["map/current"] = json.dumps({**entry, "canary": {**canary, "share": 0.5}})
+    first = asyncio.create_task(snapshot.refresh(kv, 0))
+    await settle()
+    kv.held[0].set()
+    await settle()
+    assert len(kv.held) == 2
+    kv["map/current"] = json.dumps(entry)  # the canary is taken away meanwhile
+    second = asyncio.create_task(snapshot.refresh(kv, 60))
+    await settle()
+    kv.held[2].set()
+    await second
+    kv.held[1].set()
+    await first
+    assert (snapshot.canary, snapshot.canary_share) == (None, 0.0)

@@ -41,6 +41,7 @@ class Snapshot:
         self.counters = {"looks": 0, "loads": 0, "missing": 0, "damaged": 0, "unreachable": 0}
         self.next_look = 0.0  # no request needs to claim before
         self._looked = False
+        self._brought = 0  # number of the look that the maps are from
 
     def claim(self, now: float) -> bool:
         """True for the one request that shall refresh now. Taken at once, so that no other request does too."""
@@ -53,6 +54,7 @@ class Snapshot:
     async def refresh(self, kv: KV, now: float) -> None:
         """Look at the manifest; load the maps it names when they are others. Never raises: the last good map stays."""
         self.counters["looks"] += 1
+        number = self.counters["looks"]
         # Spread over 0.9 to 1.1 intervals, so that isolates do not look in step, but never more often than KV is fresh.
         spread = self.refresh_seconds * (0.9 + 0.2 * random())  # noqa: S311
         self.next_look = now + max(spread, min(self.refresh_seconds, KV_FRESH_SECONDS))
@@ -68,14 +70,15 @@ class Snapshot:
         except Exception as error:  # noqa: BLE001 - whatever KV or a manifest brings, the last good map stays
             self._blame(error, "manifest refused" if manifest is None else "map refused")
             return
-        if fresh is not None and fresh is not self.map:
+        if fresh is None or number < self._brought:  # a later look may have been quicker than this one
+            return
+        self._brought, self.looked_at = number, now
+        if fresh is not self.map:
             self.map, self.loaded_at = fresh, now
             self.counters["loads"] += 1
-        if fresh is not None:
-            self.looked_at = now
-            await self._look_at_canary(kv, manifest.get("canary"))
+        await self._look_at_canary(kv, manifest.get("canary"), number)
 
-    async def _look_at_canary(self, kv: KV, entry: Any) -> None:
+    async def _look_at_canary(self, kv: KV, entry: Any, number: int) -> None:
         if not isinstance(entry, dict):
             self.canary, self.canary_share = None, 0.0
             return
@@ -85,7 +88,7 @@ class Snapshot:
         except Exception as error:  # noqa: BLE001 - a bad canary costs nobody anything
             self._blame(error, "canary refused")
             return
-        if fresh is not None:
+        if fresh is not None and number == self._brought:
             self.canary, self.canary_share = fresh, min(1.0, max(0.0, share))
 
     async def _map(self, kv: KV, entry: Any, held: LatencyMap | None) -> LatencyMap | None:

@@ -63,6 +63,7 @@ class EdgeOptions:
         vars: plain text or JSON variables by binding name.
         secrets: text by binding name, kept out of what `dry_run` shows.
         kv_namespaces: namespace id by binding name.
+        kv_servers: by binding name, `127.0.0.1:PORT` of the server that the Worker reads in place of its own KV (`kv_gate`).
         kv_persist: folder that keeps KV between runs; None keeps it in memory's stead, a temporary folder.
         compatibility_date: as in `wrangler.toml`.
         compatibility_flags: as in `wrangler.toml`.
@@ -78,6 +79,7 @@ class EdgeOptions:
     vars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     secrets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kv_namespaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    kv_servers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kv_persist: Path | None = None
     compatibility_date: str | None = None
     compatibility_flags: Sequence[str] = ("enable_request_signal",)  # as in wrangler.toml
@@ -93,6 +95,7 @@ class EdgeOptions:
             "vars": {"MAP_REFRESH_FLOOR_SECONDS": "0", **self.vars},  # the local KV is always fresh
             "secrets": dict(self.secrets),
             "kvNamespaces": dict(self.kv_namespaces),
+            "kvServers": dict(self.kv_servers),
             "kvPersist": None if self.kv_persist is None else str(self.kv_persist.absolute()),
             "compatibilityFlags": list(self.compatibility_flags),
             "origins": {host: _origin_document(origin) for host, origin in self.origins.items()},
