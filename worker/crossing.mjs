@@ -22,7 +22,7 @@ let seen;
 export function glance(request) {
   const { url, method, headers, cf } = request;
   const end = url.indexOf("/", 8);
-  if ((method !== "GET" && method !== "HEAD") || end < 0 || url.includes("/.isochrone")) return "";
+  if ((method !== "GET" && method !== "HEAD") || end < 0 || url.includes(".isochrone")) return "";
   const fields = fieldsOf(headers);
   if (fields.cookie?.includes(", ")) return ""; // several Cookie fields, perhaps
   const text = JSON.stringify(fields);
@@ -190,8 +190,11 @@ export function sendCopy(url, request, gone, ours, ms, kept, abort) {
   if (kept) {
     copy = new Request(url, { method, headers, body: kept, redirect: "manual" });
   } else if (request.body && method !== "GET" && method !== "HEAD") {
-    moving = { at: Date.now(), awaited: true, broken: false, signal };
-    const body = passed(request.body, headers.get("content-length"), moving);
+    abort ??= new AbortController();
+    moving = { at: Date.now(), awaited: true, broken: false, signal, abort };
+    const length = headers.get("content-length");
+    if (length && !Number.isSafeInteger(Number(length))) throw named("ClientBodyBroken", "no such length");
+    const body = passed(request.body, length, moving);
     copy = new Request(url, { method, headers, signal, body, redirect: "manual" });
   } else {
     copy = new Request(url, request);
@@ -227,6 +230,8 @@ function passed(body, length, moving) {
       await writer.close();
     } catch (error) {
       moving.broken = moving.awaited;
+      // First: an aborted stream alone ends a body of unknown length as if it were whole.
+      if (moving.broken) moving.abort.abort(error);
       reader.cancel(error).catch(() => {});
       writer.abort(error).catch(() => {});
     }
@@ -266,11 +271,15 @@ export function dress(response, altSvc, timing, origin, request) {
     ours = new Response(watched(body, length, origin, request.signal), response);
     headers = ours.headers;
   }
+  const connection = headers.get("connection");
+  if (status !== 101) {
+    if (connection) unbind(headers, connection);
+    headers.delete("proxy-connection");
+    headers.delete("proxy-authenticate");
+  }
   if (altSvc) headers.set("alt-svc", altSvc);
   else headers.delete("alt-svc");
   headers.append("server-timing", timing);
-  const connection = headers.get("connection");
-  if (connection && status !== 101) unbind(headers, connection);
   return ours;
 }
 
@@ -279,7 +288,7 @@ function unbind(headers, connection) {
     const field = name.trim().toLowerCase();
     if (/^[!#$%&'*+.^_`|~0-9a-z-]+$/.test(field) && !kept.includes(field)) headers.delete(field);
   }
-  for (const name of ["connection", "proxy-connection", "proxy-authenticate"]) headers.delete(name);
+  headers.delete("connection");
 }
 
 function watched(body, length, origin, signal) {

@@ -36,11 +36,20 @@ class Store:
         ours = JsResponse.new(hit.body, hit)
         return _changed(ours, *cache.given(loads(self._rim.fields(hit.headers)), now))
 
+    async def end(self) -> None:
+        """What was kept is out of date; for `waitUntil`. Variants go with the first one: they are found by it."""
+        await self._cache.delete(cache.key(self._url))
+
     async def keep(self, copy, fields: dict[str, str], seconds: int, now: float) -> None:
         """Keep a copy of an answer; for `waitUntil`."""
         chosen = cache.variant(fields.get("vary"), self._headers)
-        kept = _changed(JsResponse.new(copy.body, copy), *cache.kept(fields, seconds, chosen, now))
         try:
+            # Whole first: an origin may break off, and what is put then would be kept as cut off as it came.
+            body = await copy.arrayBuffer()
+            if body.byteLength != int(fields.get("content-length") or 0):
+                return
+            kept = JsResponse.new(body if copy.body else None, copy)
+            kept = _changed(kept, *cache.kept(fields, seconds, chosen, now))
             await self._cache.put(cache.key(self._url, chosen if self._taken else ""), kept)
             self._rim.isolate.counters["cache_stored"] += 1
         except JsException as error:

@@ -74,7 +74,7 @@ class Request:
         if front is None:
             return self.fail(421, "refused:host")
         self.front = front
-        if "/.isochrone" in self.path:
+        if ".isochrone" in self.path:  # a backslash is a slash for URLs
             local = js.URL.new(self.url).pathname
             if (local + "/").startswith("/.isochrone/"):
                 return self.own(local)
@@ -192,7 +192,10 @@ class Request:
         from isochrone_edge import cache
 
         if not cache.may_answer(self.method, self.headers):
-            return self.passed_on(await self.forward(), steering)
+            done = await self.forward()
+            if done.response is not None and cache.ends_copies(self.method, done.status):
+                self.ctx.waitUntil(Store(self.rim, self.url, self.headers).end())
+            return self.passed_on(done, steering)
         store, isolate = Store(self.rim, self.url, self.headers), self.isolate
         hit = await store.find()
         if hit:

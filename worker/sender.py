@@ -45,7 +45,7 @@ class Sender:
             elif request.bodyless:
                 response = await rim.send(url, self._init(ours), seconds * 1000, *abort)
             else:
-                gone = dumps(dropped_from_request(request.headers))
+                gone = dumps(dropped_from_request(request.headers, request.method))
                 response = await rim.send_copy(
                     url, request.js_request, gone, f"{{{ours}}}", seconds * 1000, self.body, *abort
                 )
@@ -85,7 +85,7 @@ class Sender:
                     url, method=theirs.method, headers=theirs.headers, body=self.body, redirect="manual"
                 )
             fields = outbound.headers
-            for name in dropped_from_request(request.headers):
+            for name in dropped_from_request(request.headers, request.method):
                 fields.delete(name)
             for name, value in loads(f"{{{ours}}}").items():
                 fields.set(name, value)
@@ -118,6 +118,9 @@ def checked(response):
     status = response.status
     if not (200 <= status <= 599 or (status == 101 and response.webSocket)):
         raise Unreachable(f"status {status}")
+    length = response.headers.get("content-length")
+    if length and not (length.isascii() and length.isdecimal() and len(length) < 16):
+        raise Unreachable(f"content-length {length[:40]}")
     return status, response
 
 
@@ -150,15 +153,14 @@ def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing:
         body = pipe.readable
     ours = JsResponse.new(body, response)
     fields = ours.headers
+    if status != 101:
+        for name in (*nominated(fields.get("connection") or ""), *HOP_BY_HOP):
+            fields.delete(name)
     if alt_svc:
         fields.set("alt-svc", alt_svc)
     else:
         fields.delete("alt-svc")
     fields.append("server-timing", timing)
-    connection = fields.get("connection")
-    if connection and status != 101:  # otherwise the runtime keeps it from the client by itself
-        for name in (*nominated(connection), *HOP_BY_HOP):
-            fields.delete(name)
     return ours
 
 

@@ -167,3 +167,51 @@ async def test_a_page_that_a_cookie_was_sent_for_is_not_given_to_others(site):
         assert (await twice(site, f"/cookie/{number}", alice, bob))[0] == asked, extra
         site.a.seen.clear()
         assert (await twice(site, f"/cookie/{number}/none"))[0] == 1, extra  # without a cookie it is kept
+
+
+async def test_a_variant_by_what_the_edge_sets_is_not_kept(site):
+    for field in ("X-Isochrone-Colour", "accept, X-Forwarded-For", "Via", "TRACEPARENT"):
+        site.reset()
+        site.a.answer = answer(f"vary: {field}\r\n".encode())
+        asked, _, _ = await twice(site, f"/set/{hash(field)}")
+        assert asked == 2, field
+
+
+@pytest.mark.parametrize("length", [1000, 100_000])
+async def test_an_answer_that_was_cut_off_is_not_kept(site, length):
+    async def cut(request, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length + bytes(length // 2))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        raise ConnectionResetError
+
+    site.a.answer = cut
+    await site.raw(b"GET /cut/%d HTTP/1.1\r\nHost: www.example.test\r\nMF-CF-Blob: {}\r\n\r\n" % length)
+    await asyncio.sleep(0.2)
+    site.a.answer = site.b.answer = answer()
+    response, body = await site.get(f"/cut/{length}", headers={"host": "www.example.test"})
+    assert (response.status, body) == (200, b"kept")
+    assert "cache;desc" not in response.headers["server-timing"]
+
+
+async def test_a_change_ends_what_was_kept(site):
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        site.reset()
+        path = f"/changed/{method}"
+        site.a.answer = site.b.answer = answer(body=b"old")
+        assert (await twice(site, path))[0] == 1
+        site.a.answer = site.b.answer = answer(code=b"500 No")
+        await site.get(path, method=method, data=b"x")
+        await asyncio.sleep(0.1)
+        assert (await site.get(path))[1] == b"old"
+        site.a.answer = site.b.answer = answer(body=b"new")
+        await site.get(path, method=method, data=b"x")
+        await asyncio.sleep(0.1)
+        assert (await site.get(path))[1] == b"new"
+
+
+async def test_an_origin_has_no_say_in_how_copies_are_kept(site):
+    site.a.answer = answer(b"x-isochrone-kept-cache-control: evil\r\nx-isochrone-kept-vary: evil\r\n")
+    asked, response, _ = await twice(site, "/evil")
+    assert asked == 1
+    assert "evil" not in str(response.headers)

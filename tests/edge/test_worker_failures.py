@@ -430,3 +430,13 @@ async def test_one_url_that_always_answers_503_ejects_nobody(site):
     for _ in range(5):
         await site.get()
     assert "a" in (await site.status())["ejected"]
+
+
+@pytest.mark.parametrize("length", [b"2\r\ncontent-length: 2", b"2, 2", b"9007199254740993", b"-1", b"x"])
+async def test_an_answer_with_an_impossible_length_is_no_answer(site, length):
+    site.a.answer = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: " + length + b"\r\n\r\nok"
+    response, body = await site.get()
+    assert (response.status, json.loads(body)["region"]) == (200, "b")
+    response, body = await site.get(method="POST", data=b"x")
+    assert (response.status, json.loads(body)["status"]) == (502, 502)
+    assert not any(seen.method == "POST" for seen in site.b.seen)

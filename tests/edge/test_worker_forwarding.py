@@ -384,3 +384,23 @@ async def test_seen_from_outside(site):
     site.near.answer = b"HTTP/1.1 200 OK\r\nserver-timing: db;dur=5\r\ncontent-length: 0\r\n\r\n"
     response, _ = await site.get()
     assert ", ".join(response.headers.getall("server-timing")).startswith("db;dur=5, colour")
+
+
+async def test_fields_of_the_connection_go_though_none_names_them_and_none_can_name_ours(site):
+    site.near.answer = b"HTTP/1.1 200 OK\r\nproxy-authenticate: Basic\r\nproxy-connection: keep-alive\r\ncontent-length: 2\r\n\r\nok"
+    for method in ("GET", "POST"):
+        response, _ = await site.get(method=method)
+        assert not [name for name in response.headers if name.lower().startswith("proxy-")]
+    site.near.answer = b"HTTP/1.1 200 OK\r\nconnection: server-timing, alt-svc\r\ncontent-length: 2\r\n\r\nok"
+    for method in ("GET", "POST"):
+        response, _ = await site.get(method=method)
+        assert "server-timing" in response.headers
+
+
+async def test_only_a_get_can_become_a_websocket(site):
+    head = (
+        b"POST /pay HTTP/1.1\r\nHost: www.example.test\r\nUpgrade: websocket\r\nContent-Length: 3\r\n\r\nabc"
+    )
+    assert (await site.raw(head)).startswith(b"HTTP/1.1 200")
+    seen = site.near.seen[-1]
+    assert (seen.method, seen.length, seen.get("upgrade")) == ("POST", 3, None)

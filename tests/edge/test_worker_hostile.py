@@ -110,6 +110,8 @@ async def test_dots_and_encoded_slashes_do_not_reach_what_is_closed(site):
         b"/./.isochrone/status",
         b"/a/%2e%2e/.isochrone/status",
         b"/.isochrone/../.isochrone/status",
+        b"/.\\.isochrone\\status",
+        b"/x\\..\\.isochrone\\status",
         b"/.isochrone",
         b"/.isochrone/",
         b"/.isochrone?x",

@@ -68,3 +68,15 @@ async def test_what_the_wait_for_the_map_takes_is_gone_from_the_budget():
         assert response.status == 504
         assert time.monotonic() - began < 2.2
         assert len(site.a.seen) == 1
+
+
+async def test_a_manifest_nested_too_deep_is_damaged():
+    async with a_site("a", "b") as site:
+        version = await site.publish(make_map(["b", "a"]))
+        before = (await site.status())["snapshot"]["damaged"]
+        await site.put("map/current", "[" * 10_000)
+        while (await site.status())["snapshot"]["damaged"] == before:
+            assert await region(site) == "b"
+        assert (await site.status())["map"] == version
+        await site.publish(make_map(["a", "b"], built_at=2000))
+        assert await region(site) == "a"

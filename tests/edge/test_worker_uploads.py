@@ -122,3 +122,41 @@ async def test_an_origin_that_is_slow_over_a_whole_body_is_still_blamed(site):
         response, _ = await site.get("/up", method="PUT", data=b"x")
         assert response.status == 200
     assert (await site.status())["ejected"].keys() == {"a"}
+
+
+@pytest.mark.parametrize("how", ["abort", "no chunk", "end"])
+async def test_a_chunked_upload_that_breaks_off_never_ends_as_if_it_were_whole(site, how):
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    writer.write(
+        b"POST /upload HTTP/1.1\r\nHost: www.example.test\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nfirst-16-bytes--\r\n"
+    )
+    for _ in range(500):
+        if site.a.seen and site.a.seen[-1].length == 16:
+            break
+        await asyncio.sleep(0.01)
+    if how == "abort":
+        writer.transport.abort()
+    elif how == "no chunk":
+        writer.write(b"zz\r\n")
+    else:
+        writer.write_eof()
+    if how != "abort":
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.split(b" ")[1] == (b"400" if site.watches else b"502")
+    writer.close()
+    await asyncio.sleep(0.3)
+    (seen,) = site.a.seen
+    assert (seen.length, seen.sha256) == (16, "")  # never read to its end
+    await nobody_is_blamed(site)
+
+
+async def test_a_length_beyond_all_numbers_ejects_nobody(site):
+    for length in (2**53, 2**63 - 1):
+        for _ in range(ENOUGH):
+            head = b"POST / HTTP/1.1\r\nHost: www.example.test\r\nContent-Length: %d\r\n\r\nabc" % length
+            if site.watches:
+                assert (await site.raw(head)).split(b" ")[1] == b"400"
+            else:
+                _, writer = await begun(site, b"POST", length, b"abc")
+                writer.close()
+    await nobody_is_blamed(site)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isochrone.model import AltSvcEndpoint, Finding, Origin, Outcome, Severity
@@ -110,6 +110,7 @@ async def test_what_a_thorough_check_finds_holds_until_the_next_one():
     deep_every=st.floats(60, 600),
     missed=st.sets(st.integers(0, 300), max_size=60),
 )
+@example(count=1, every=2.0, deep_every=61.0, missed=set())
 async def test_turns_are_evenly_spread(count, every, deep_every, missed):
     checker, now = Checker(), [0.0]
     origins = [

@@ -201,6 +201,8 @@ def test_origins_that_are_none_are_named():
     for origins in (
         '[{"id": "a", "host": "127.0.0.1"}]', '[{"id": "a", "host": "[::1]:443"}]', '[{"id": "a", "host": "1.2.3.999"}]',
         '[{"id": "a", "host": "a.test"}, {"id": "a", "host": "b.test"}]', "[" * 50_000, '{"a":' * 50_000, '[{"id": "a", "host": "0x7f000001"}]',
+        '[{"id": "a", "host": null}]', '[{"id": "a"}]', "[1]", '[{"id": "a", "host": "."}]', '[{"id": "a", "host": "a..test"}]',
+        '[{"id": "a", "host": "%s.test"}]' % ("x" * 64),
     ):  # fmt: skip
         got = variables(ORIGINS=origins)
         assert got.origins == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone_edge.latency_map import LatencyMap
+from isochrone_edge.latency_map import LatencyMap, MapError
 from isochrone_edge.latency_map_writer import Colour, encode
 from isochrone_edge.snapshot import Snapshot
 
@@ -71,6 +71,7 @@ async def test_whatever_is_wrong_keeps_the_last_good_map():
         ("map/" + bad_version, bytes([data[0] ^ 1]) + data[1:], "damaged"),
         ("map/" + bad_version, None, "missing"),
         ("map/current", "{", "damaged"),
+        ("map/current", "[" * 50_000, "damaged"),
         ("map/current", "[]", "damaged"),
         ("map/current", "null", "damaged"),
         ("map/current", '{"version": "x"}', "damaged"),
@@ -189,3 +190,18 @@ async def test_nor_does_a_late_canary():
     kv.held[1].set()
     await first
     assert (snapshot.canary, snapshot.canary_share) == (None, 0.0)
+
+
+def test_a_map_nested_too_deep_is_refused():
+    deep = json.loads("[" * 100 + "]" * 100)
+    with pytest.raises(MapError, match="more than 32 deep"):
+        LatencyMap(
+            encode(
+                built_at=1,
+                origins=[{"id": "a", "host": "a.test"}],
+                palette=[Colour(((0, 1, 1),))],
+                default=0,
+                cells={},
+                notes={"x": deep},
+            )
+        )

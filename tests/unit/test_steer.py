@@ -50,6 +50,27 @@ def test_only_proved_endpoints_are_promised():
     assert {o.alt_svc for o in Steering(make_map(), promise=False).plan(Facts()).origins} == {""}
 
 
+def test_a_cell_with_a_colour_that_is_not_there_gets_the_default():
+    live = make_map()
+    steering = Steering(live)
+    live.find = lambda facts: ("asn", 119)
+    plan = steering.plan(Facts(asn=64))
+    assert [o.id for o in plan.origins] == ["o2", "o1", "o0"]
+    assert (plan.reason, plan.colour) == ("default:measured:damaged", 1)
+
+
+def test_a_default_without_candidates_is_refused():
+    live = make_map()
+    live.order = lambda colour: []
+    with pytest.raises(IndexError):
+        Steering(live)
+
+
+def test_a_state_that_can_not_stand_in_a_field_is_refused():
+    with pytest.raises(ValueError, match="an origin's state"):
+        Steering(make_map(states=('x"\r\nset-cookie: a=1', "up", "up")))
+
+
 def test_without_a_map_the_built_in_order_and_no_promise():
     plan = Steering(
         None, built_in_origins([{"id": "b", "host": "b.test"}, {"id": "a", "host": "a.test"}])

@@ -9,6 +9,10 @@ from urllib.parse import quote
 #: kept without the origin saying so; other statuses need an explicit lifetime
 _BY_DEFAULT = frozenset({200, 203, 301, 308})
 _EXPLICIT = _BY_DEFAULT | {204, 302, 307, 404, 410}
+#: in `Vary`: everything, and what the edge sets on the way to an origin
+_SET = frozenset(
+    {"*", "via", "traceparent", "tracestate", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
+)
 MAX_BYTES = (
     8 * 1024 * 1024
 )  # an answer of unknown length is not kept either: the copy is made beside a live stream
@@ -41,6 +45,11 @@ def may_answer(method: str, headers: Mapping[str, str]) -> bool:
     return not ("no-store" in wanted or "no-cache" in wanted or wanted.get("max-age") == "0")
 
 
+def ends_copies(method: str, status: int) -> bool:
+    """Whether what was kept under this URL is out of date now (RFC 9111 section 4.4)."""
+    return method not in ("GET", "HEAD", "OPTIONS", "TRACE") and 200 <= status < 400
+
+
 def lifetime(status: int, headers: Mapping[str, str], limit: int, *, cookie: bool = False) -> int:
     """For how many seconds this answer may be kept; 0: not at all.
 
@@ -48,10 +57,12 @@ def lifetime(status: int, headers: Mapping[str, str], limit: int, *, cookie: boo
     request had one: the answer may be for its sender alone, and is kept only when it names a lifetime, or says `public`.
     RFC 9111 section 3 would allow it otherwise too.
     """
-    if status not in _EXPLICIT or "set-cookie" in headers or headers.get("vary", "").strip() == "*":
+    if status not in _EXPLICIT or "set-cookie" in headers:
         return 0
-    if "*" in [name.strip() for name in headers.get("vary", "").split(",")]:
-        return 0
+    for name in headers.get("vary", "").lower().split(","):
+        # What the edge sets differs from what the client has said: a copy can't be chosen by it.
+        if name.strip() in _SET or name.strip().startswith("x-isochrone-"):
+            return 0
     if (
         "content-encoding" in headers
     ):  # runtimes differ in whether a kept body is still encoded when it comes back
@@ -97,7 +108,7 @@ def kept(
         fields[ORIGINAL] = headers["cache-control"]
     if headers.get("vary"):
         fields[VARY], fields[VARIANT] = headers["vary"], chosen
-    return fields, ["vary", "alt-svc", "age"]
+    return fields, ["vary", "alt-svc", "age", *BOOKKEEPING]
 
 
 def given(headers: Mapping[str, str], now: float) -> tuple[dict[str, str], list[str]]:

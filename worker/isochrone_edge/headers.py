@@ -41,9 +41,11 @@ def nominated(connection: str | None) -> list[str]:
     return [name for name in names if name and name not in _RUNTIME and name not in KEPT and _token(name)]
 
 
-def dropped_from_request(headers: Mapping[str, str]) -> list[str]:
+def dropped_from_request(headers: Mapping[str, str], method: str = "GET") -> list[str]:
     """The client's fields that must not reach the origin."""
     names = [n for n in headers if n.startswith(OURS) or (n.startswith("proxy-") and n in HOP_BY_HOP)]
+    if "upgrade" in headers and method != "GET":
+        names.append("upgrade")  # the runtime would make a WebSocket's GET of it
     if "connection" in headers:
         names += [n for n in nominated(headers["connection"]) if n in headers and n not in names]
     return names
@@ -192,7 +194,9 @@ def one_cookie_field(fields: str) -> str:
     The runtime has joined them with commas, as all others. A comma within a value stays, unless a pair follows it.
     """
     value = peek(fields, "cookie")
-    if value is None or ", " not in value:
+    if (
+        value is None or ", " not in value or "\ufffd" in value
+    ):  # bytes that are no UTF-8 can't be written anew
         return fields
     first, *others = value.split(", ")
     for part in others:

@@ -158,7 +158,10 @@ class Isolate:
     def _try(self, live: LatencyMap) -> Steering | None:
         try:
             steering = self._steer(live)
-        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            for origin in steering.origins:
+                if origin.host and not self._is_url(f"https://{origin.host}/"):
+                    raise ValueError(f"origin {origin.id} has the host {origin.host!r}, which is none")
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             self._refused[live.version] = f"map {live.version} refused: {error}"
             self.snapshot.counters["damaged"] += 1
             return None

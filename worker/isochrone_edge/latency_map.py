@@ -8,13 +8,13 @@ a newer minor version works; a newer major version is refused.
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import zlib
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from . import shallow
 from .latency_map_tables import (
     COUNTRY_SHIFT,
     EVERYWHERE,
@@ -146,14 +146,14 @@ class LatencyMap:
         self.size = len(view)
         #: every section by its tag, those among them that this reader does not know
         self.sections = sections
-        self.meta: dict[str, Any] = json.loads(bytes(sections[b"META"]))
+        self.meta: dict[str, Any] = shallow.loads(bytes(sections[b"META"]))
         self.version: str = self.meta["version"]
         self.built_at = float(self.meta["built_at"])
         if not isinstance(self.version, str) or not math.isfinite(self.built_at):
             raise MapError("its version or its time of building is none")
         self.content: str = self.meta["content"]
         #: the origins as the map offers them: id, host, weight, state, alt_svc ({authority, ma} only when proved, "clear" when withdrawn), ...
-        self.origins: list[dict[str, Any]] = _origins(json.loads(bytes(sections[b"ORIG"])))
+        self.origins: list[dict[str, Any]] = _origins(shallow.loads(bytes(sections[b"ORIG"])))
         self._ids: list[str] = [origin["id"] for origin in self.origins]
         self._starts = numbers(sections[b"PALO"], 4)
         self._palette = sections[b"PALC"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from random import random
 from typing import TYPE_CHECKING, Any
 
+from . import shallow
 from .latency_map import LatencyMap, MapError
 
 if TYPE_CHECKING:  # a class of type Protocol takes longer to make than all the others together
@@ -65,7 +65,7 @@ class Snapshot:
             if text is None:
                 self._note("missing", f"no {MANIFEST_KEY} in KV")
                 return
-            manifest = json.loads(text)
+            manifest = shallow.loads(text)
             fresh = await self._map(kv, manifest, self.map)
         except Exception as error:  # noqa: BLE001 - whatever KV or a manifest brings, the last good map stays
             self._blame(error, "manifest refused" if manifest is None else "map refused")

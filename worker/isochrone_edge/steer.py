@@ -90,6 +90,8 @@ class Steering:
         if clear or withdrawn:
             origins = tuple(o if o.alt_svc and not clear else o._replace(alt_svc=CLEAR) for o in origins)
         self.origins = origins
+        # What every client may be left with: a map for which it can't be made is refused.
+        self._make(live, "default", live.items("default")[0][1])
 
     def plan(self, facts: Facts) -> Plan:
         """The plan for a client."""
@@ -100,7 +102,13 @@ class Steering:
         if plan is None:
             if len(self._plans) >= _PLANS_KEPT:
                 self._plans.clear()
-            plan = self._plans[place] = self._make(self.map, *place)
+            try:
+                plan = self._make(self.map, *place)
+            except (IndexError, ValueError):  # its cells are too many to be looked at before
+                _, colour = self.map.items("default")[0]
+                plan = self._make(self.map, "default", colour)
+                plan = plan._replace(reason=plan.reason + ":damaged")
+            self._plans[place] = plan
         return plan
 
     def plan_for(self, facts: str) -> Plan:
@@ -160,8 +168,10 @@ def built_in_origins(entries: Sequence[Mapping[str, object]]) -> tuple[Origin, .
     """
     origins: dict[str, Origin] = {}
     for entry in entries:
-        host, name = str(entry["host"]), _safe(str(entry["id"]), "an origin's id")
-        if not host_allowed(host, frozenset()) or is_address(host):
+        if not (isinstance(entry, dict) and isinstance(entry.get("host"), str) and "id" in entry):
+            raise TypeError("it is no list of objects with an id and a host")
+        host, name = entry["host"], _safe(str(entry["id"]), "an origin's id")
+        if not host_allowed(host, frozenset()) or is_address(host) or not _labels(host):
             raise ValueError(f"{host!r} is not a host name")
         if name in origins:
             raise ValueError(f"two origins have the id {name!r}")
@@ -171,9 +181,9 @@ def built_in_origins(entries: Sequence[Mapping[str, object]]) -> tuple[Origin, .
 
 def _origin(entry: Mapping[str, object], *, promise: bool) -> Origin:
     name, host = _safe(str(entry["id"]), "an origin's id"), str(entry.get("host") or "")
-    if host and not host_allowed(host, frozenset()):
+    if host and not (host_allowed(host, frozenset()) and (is_address(host) or _labels(host))):
         raise ValueError(f"origin {name} has the host {host!r}, which is none")
-    state, endpoint = str(entry.get("state", "up")), entry.get("alt_svc")
+    state, endpoint = _safe(str(entry.get("state", "up")), "an origin's state"), entry.get("alt_svc")
     weight = float(str(entry.get("weight", 1)))
     origin = Origin(name, host, state, "", weight if weight > 0 else 0.0, hashed(name))
     if not promise:
@@ -184,6 +194,12 @@ def _origin(entry: Mapping[str, object], *, promise: bool) -> Origin:
         authority, max_age = endpoint["authority"], int(endpoint["ma"])
         return origin._replace(alt_svc=field_value(authority, max_age), max_age=max_age, authority=authority)
     return origin
+
+
+def _labels(host: str) -> bool:
+    """Whether every label of a host's name has 1 to 63 characters; its root may be written out."""
+    labels = host.partition(":")[0].removesuffix(".").split(".")
+    return all(0 < len(label) <= 63 for label in labels)
 
 
 def _safe(text: str, what: str) -> str:

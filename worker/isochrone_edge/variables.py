@@ -5,10 +5,10 @@ A value that can't be used is replaced by its default, and named in `problems`: 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TypeVar
 
+from . import shallow
 from .headers import host_allowed
 from .record import Record
 from .steer import Origin, built_in_origins
@@ -36,9 +36,6 @@ DEFAULTS = {
     "CROSSING": "on",  # off: without crossing.mjs, slower
     "ISOCHRONE_SECRET": "",  # opens /.isochrone/*; a secret, not a variable
 }
-
-
-_DEPTH = 32  # of JSON
 
 
 class Limits(Record):
@@ -89,7 +86,7 @@ def read(get: Callable[[str], object]) -> Variables:
 
     floor = value("MAP_REFRESH_FLOOR_SECONDS", _floor)
     return Variables(
-        origins=value("ORIGINS", lambda text: built_in_origins(json.loads(_shallow(text)))),
+        origins=value("ORIGINS", lambda text: built_in_origins(shallow.loads(text))),
         site=value("SITE", _hosts),
         refresh=value("MAP_REFRESH_SECONDS", lambda text: _at_least(floor, text)),
         cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
@@ -111,19 +108,6 @@ def read(get: Callable[[str], object]) -> Variables:
         secret=value("ISOCHRONE_SECRET", str),
         problems=tuple(problems),
     )
-
-
-def _shallow(text: str) -> str:
-    """JSON nested so deep that reading it would overflow the stack, which ends Pyodide, is refused."""
-    depth = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            if depth > _DEPTH:
-                raise ValueError(f"it is nested more than {_DEPTH} deep")
-        elif character in "]}":
-            depth -= 1
-    return text
 
 
 def _number(text: str) -> float:

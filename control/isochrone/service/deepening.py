@@ -64,12 +64,15 @@ class Deepening:
         """Seconds from the turn of one endpoint to that of the next: evenly spread, so that the probes beside are left in peace."""
         return self._settings.deep_interval_seconds / max(1, len(self._origins))
 
-    def _share(self, now: float) -> int:
-        """How many turns have come up since they were last asked for; those that were missed are not caught up with."""
+    def _turn(self, now: float) -> list[str]:
+        """Whose turn it is. Turns that were missed are not caught up with; one that comes when nobody waits is kept."""
         at_most = math.ceil(self._settings.interval_seconds / self.pace)
         share = min(at_most, int((now - self._turned_at) / self.pace))
-        self._turned_at = max(self._turned_at + share * self.pace, now - at_most * self.pace)
-        return share
+        interval = self._settings.deep_interval_seconds
+        turn = due(list(self._origins), self._last, self.broken, now=now, interval=interval, share=share)
+        taken = sum(origin not in self.broken for origin in turn)
+        self._turned_at = max(self._turned_at + taken * self.pace, now - at_most * self.pace)
+        return turn
 
     @property
     def deadline(self) -> float:
@@ -78,12 +81,7 @@ class Deepening:
 
     async def round(self) -> None:
         """Check those whose turn it is, one after the other: handshakes in a row must not make the probes beside them late."""
-        now = self._clock()
-        interval = self._settings.deep_interval_seconds
-        turn = due(
-            list(self._origins), self._last, self.broken, now=now, interval=interval, share=self._share(now)
-        )
-        for origin in turn:
+        for origin in self._turn(self._clock()):
             checks = await self._endpoints.check(self._origins[origin], now=self._clock(), deep=True)
             self._take(origin, checks)
 
