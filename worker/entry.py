@@ -8,7 +8,7 @@ import traceback
 from random import getrandbits
 from time import time
 
-from isochrone_edge.headers import forwarded_for
+from isochrone_edge.hop import forwarded_for
 from isochrone_edge.isolate import Isolate
 from isochrone_edge.trace import begun
 from rim import Rim, WorkersKV

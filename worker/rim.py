@@ -13,7 +13,7 @@ from js import setTimeout as set_timeout  # noqa: N813
 from pyodide.ffi import create_proxy
 
 from isochrone_edge.breaker import CUT_WEIGHT
-from isochrone_edge.headers import KEPT, is_plain
+from isochrone_edge.hop import KEPT
 from isochrone_edge.isolate import Isolate
 from isochrone_edge.lane import Lane
 from isochrone_edge.steer import Origin
@@ -85,6 +85,8 @@ class Rim:
             dumps([_plain(getattr(cf, name, None)) for name in _FACTS], separators=(",", ":")) if cf else "[]"
         )
         fields = self.fields(js_request.headers)
+        from isochrone_edge.headers import is_plain  # here: as `long_way`
+
         return ["1" if is_plain(fields) else "0", js_request.url, js_request.method, facts, fields]
 
     def fields(self, headers) -> str:

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isochrone_edge import headers as h
+from isochrone_edge import hop, hosts
 from isochrone_edge.lane import Lane
 from isochrone_edge.steer import Origin, Plan, Steering
 from isochrone_edge.trace import begun, trace
@@ -89,7 +90,7 @@ def test_what_reaches_an_origin(fields):
 def test_nominated_are_tokens_and_never_what_a_proxy_must_keep(connection):
     for name in h.nominated(connection):
         assert re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name)
-        assert name not in h.KEPT
+        assert name not in hop.KEPT
 
 
 def test_a_client_can_not_have_cookies_or_its_own_address_taken_away():
@@ -97,13 +98,13 @@ def test_a_client_can_not_have_cookies_or_its_own_address_taken_away():
 
 
 def test_forwarded_for_and_via():
-    assert h.forwarded_for("192.0.2.1", None) == "192.0.2.1"
-    assert h.forwarded_for("192.0.2.1", "10.0.0.1, 192.0.2.1") == ""
-    assert h.forwarded_for("192.0.2.1", "192.0.2.1, 10.0.0.1") == "192.0.2.1, 10.0.0.1, 192.0.2.1"
-    assert h.forwarded_for("", "10.0.0.1") == ""
-    assert h.via(None, "HTTP/3") == "3 isochrone"
-    assert h.via("1.0 a", 'HTTP/2"; x') == "1.0 a, 1.1 isochrone"
-    assert h.via(None, None) == "1.1 isochrone"
+    assert hop.forwarded_for("192.0.2.1", None) == "192.0.2.1"
+    assert hop.forwarded_for("192.0.2.1", "10.0.0.1, 192.0.2.1") == ""
+    assert hop.forwarded_for("192.0.2.1", "192.0.2.1, 10.0.0.1") == "192.0.2.1, 10.0.0.1, 192.0.2.1"
+    assert hop.forwarded_for("", "10.0.0.1") == ""
+    assert hop.via(None, "HTTP/3") == "3 isochrone"
+    assert hop.via("1.0 a", 'HTTP/2"; x') == "1.0 a, 1.1 isochrone"
+    assert hop.via(None, None) == "1.1 isochrone"
 
 
 @given(FIELDS, st.sampled_from([None, "HTTP/2", "HTTP/1.1", "x"]))
@@ -112,7 +113,7 @@ def test_the_quick_way_adds_what_the_long_one_does(fields, protocol):
     origin = Origin("eu-1", "eu-1.test")
     lane = Lane(Steering(None, (origin,)), Plan((origin,), "asn:measured", 7, "v1"), protocol)
     ours = json.loads(lane.text)["fields"] | {"traceparent": begun(7 << 80)} | json.loads("{" + FRONT + "}")
-    listed = h.forwarded_for(fields.get("cf-connecting-ip", ""), fields.get("x-forwarded-for"))
+    listed = hop.forwarded_for(fields.get("cf-connecting-ip", ""), fields.get("x-forwarded-for"))
     if listed:
         ours["x-forwarded-for"] = listed
     assert ours == added(fields, protocol=protocol)
@@ -151,9 +152,9 @@ def test_cookie():
 
 @given(st.text(max_size=40))
 def test_a_host_that_is_allowed_is_safe_in_quotes_and_in_a_url(host):
-    if h.host_allowed(host, frozenset()):
+    if hosts.host_allowed(host, frozenset()):
         assert re.fullmatch(r"\[?[A-Za-z0-9._:-]+\]?(:\d+)?", host)
-    assert not h.host_allowed(host, frozenset({"www.example.test"}))
+    assert not hosts.host_allowed(host, frozenset({"www.example.test"}))
 
 
 def test_hosts():
@@ -162,9 +163,9 @@ def test_hosts():
         ("www.example.test", True), ("WWW.example.test:443", True), ("api.example.test:8443", True), ("api.example.test", False),
         ("www.example.test.", False), ("www.example.test:99999", False), ("", False),
     ):  # fmt: skip
-        assert h.host_allowed(host, site) is good, host
-    assert h.host_allowed("[2001:db8::1]:8080", frozenset())
-    assert not h.host_allowed("[::1", frozenset())
+        assert hosts.host_allowed(host, site) is good, host
+    assert hosts.host_allowed("[2001:db8::1]:8080", frozenset())
+    assert not hosts.host_allowed("[::1", frozenset())
 
 
 def test_both_sides_of_the_crossing_mark_the_same_fields():

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .hop import KEPT, PSEUDONYM, forwarded_for, version_of, via
+
 if TYPE_CHECKING:
     from .trace import Trace
 
@@ -26,11 +28,8 @@ _MARKS = (
     '"x-isochrone-', '"proxy-', '"content-length"', '"transfer-encoding"', '"upgrade"', '"expect"', '"te"',
     '"keep-alive"', '"trailer"',
 )  # fmt: skip
-#: a client can't have these removed by naming them in `Connection` (a known way to strip what a proxy added)
-KEPT = frozenset({"host", "content-length", "content-type", "cookie", "authorization", "cf-connecting-ip"})
 OURS = "x-isochrone-"
 BUDGET = "x-isochrone-budget-ms"
-PSEUDONYM = "isochrone"
 
 
 def nominated(connection: str | None) -> list[str]:
@@ -109,31 +108,8 @@ def added(
             ours += f'"x-forwarded-for":{json.dumps(listed)},'
     before = peek(text, "via")
     if before is None:
-        return f'{ours}"via":"{_version(protocol)} {PSEUDONYM}"'
+        return f'{ours}"via":"{version_of(protocol)} {PSEUDONYM}"'
     return f'{ours}"via":{json.dumps(via(before, protocol))}'
-
-
-def forwarded_for(client: str, before: str | None) -> str:
-    """`X-Forwarded-For` with the client as its last entry; "" when there is nothing to set.
-
-    Cloudflare says who the client is in `CF-Connecting-IP`, and has often appended it to the list already.
-    """
-    if not client or (before and before.rpartition(",")[2].strip() == client):
-        return ""
-    return f"{before}, {client}" if before else client
-
-
-def via(before: str | None, protocol: str | None) -> str:
-    """`Via` with this hop appended (RFC 9110 section 7.6.3). `protocol` as `request.cf.httpProtocol`: "HTTP/2"."""
-    hop = f"{_version(protocol)} {PSEUDONYM}"
-    return f"{before}, {hop}" if before else hop
-
-
-def _version(protocol: str | None) -> str:
-    return protocol[5:] if protocol in _PROTOCOLS and protocol else "1.1"
-
-
-_PROTOCOLS = frozenset({"HTTP/1.0", "HTTP/1.1", "HTTP/2", "HTTP/3"})
 
 
 def budget_seconds(headers: Mapping[str, str], limit: float) -> float:
@@ -157,35 +133,6 @@ def cookie(headers: Mapping[str, str], name: str) -> str | None:
         if equals and key == name:
             return value
     return None
-
-
-def host_allowed(host: str, site: frozenset[str]) -> bool:
-    """Whether a request for this host is ours: listed in `site` (any when it is empty), and a host at all."""
-    if len(host) > 260 or not host:
-        return False
-    name, port = host.lower(), ""
-    if name.startswith("["):
-        name, bracket, rest = name.partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            return False
-        port, name = rest[1:], name[1:]
-        good = all(c in "0123456789abcdef:." for c in name)
-    else:
-        name, _, port = name.partition(":")
-        good = all(c.isascii() and (c.isalnum() or c in "-._") for c in name)
-    if not good or not name or (port and not (port.isascii() and port.isdecimal() and int(port) < 65536)):
-        return False
-    return not site or host.lower() in site or name in site
-
-
-def is_address(host: str) -> bool:
-    """Whether a host, with or without a port, is an IP address, or would be read as one (a last label that is a number)."""
-    name = host if host.startswith("[") else host.partition(":")[0].rstrip(".").rpartition(".")[2].lower()
-    return (
-        name.startswith("[")
-        or name.isdecimal()
-        or (name.startswith("0x") and not name[2:].strip("0123456789abcdef"))
-    )
 
 
 def one_cookie_field(fields: str) -> str:

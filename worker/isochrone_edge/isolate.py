@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from . import headers as fields
 from .bands import hashed, unit
 from .breaker import Breaker
-from .headers import host_allowed
-from .hedge import Hedging, TokenBucket, Usual
+from .hosts import host_allowed
 from .lane import Lane
 from .latency_map import LatencyMap
 from .snapshot import Snapshot
@@ -17,6 +15,7 @@ from .steer import Steering
 from .variables import read
 
 if TYPE_CHECKING:
+    from .hedge import Hedging
     from .snapshot import KV
 
 _HOSTS_KEPT = 256
@@ -45,7 +44,11 @@ class Isolate:
         self.canary: Steering | None = None
         self.breaker = Breaker()
         self.breaker.among(origin.id for origin in variables.origins)
-        self.hedging = Hedging(TokenBucket(), Usual()) if variables.hedge else None
+        self.hedging: Hedging | None = None
+        if variables.hedge:
+            from .hedge import Hedging, TokenBucket, Usual
+
+            self.hedging = Hedging(TokenBucket(), Usual())
         self.counters = dict.fromkeys(
             ("requests", "failed", "refused", "retried", "hedged", "cut", "cache_hits", "cache_stored"), 0
         )
@@ -133,7 +136,9 @@ class Isolate:
         kind, name = self.variables.session
         value = None
         if kind == "cookie":
-            value = fields.cookie(headers, name)
+            from .headers import cookie  # not before a session needs it
+
+            value = cookie(headers, name)
         elif kind == "header":
             value = headers.get(name)
         return value or headers.get("cf-connecting-ip") or headers.get("x-forwarded-for") or ""

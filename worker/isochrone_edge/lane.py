@@ -5,7 +5,7 @@ from __future__ import annotations
 from json import dumps
 
 from .alt_svc import CLEAR
-from .headers import via
+from .hop import via
 from .steer import Plan, Steering
 
 _FOREVER = 1e12  # seconds; a map may name any number

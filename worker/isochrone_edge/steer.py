@@ -9,7 +9,7 @@ from math import isfinite
 from .alt_svc import CLEAR, field_value
 from .bands import hashed, score
 from .colour import facts_of
-from .headers import host_allowed, is_address
+from .hosts import host_allowed, is_address
 from .latency_map import Facts, LatencyMap
 from .record import Record
 

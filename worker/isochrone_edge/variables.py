@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from . import shallow
-from .headers import host_allowed
+from .hosts import host_allowed
 from .record import Record
 from .steer import Origin, built_in_origins
 
