@@ -46,8 +46,6 @@ class Store:
         try:
             # Whole first: an origin may break off, and what is put then would be kept as cut off as it came.
             body = await copy.arrayBuffer()
-            if body.byteLength != int(fields.get("content-length") or 0):
-                return
             kept = JsResponse.new(body if copy.body else None, copy)
             kept = _changed(kept, *cache.kept(fields, seconds, chosen, now))
             await self._cache.put(cache.key(self._url, chosen if self._taken else ""), kept)

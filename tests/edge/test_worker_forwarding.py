@@ -404,3 +404,12 @@ async def test_only_a_get_can_become_a_websocket(site):
     assert (await site.raw(head)).startswith(b"HTTP/1.1 200")
     seen = site.near.seen[-1]
     assert (seen.method, seen.length, seen.get("upgrade")) == ("POST", 3, None)
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_several_cookies_with_bytes_that_are_no_text_keep_them(site, method):
+    head = b" / HTTP/1.1\r\nHost: www.example.test\r\nCookie: a=\xe9\r\nCookie: b=1\r\n"
+    body = b"Content-Length: 1\r\n\r\nx" if method == b"POST" else b"\r\n"
+    assert (await site.raw(method + head + body)).startswith(b"HTTP/1.1 200")
+    sent = ", ".join(site.near.seen[-1].all("cookie")).encode("latin-1")
+    assert sent == b"a=\xe9, b=1"

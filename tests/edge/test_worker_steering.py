@@ -219,6 +219,7 @@ async def test_a_map_that_can_not_be_used_safely_is_refused_whole(site):
         {"host": "evil.test/x"},
         {"host": "evil.test@x"},
         {"host": "a b"},
+        {"host": "1.2.3.999"},
         {"alt_svc": {"authority": 'x"; y', "ma": 1}},
     ):
         entry = await site._write(make_map(NAMES, built_at=61, a=bad))
