@@ -188,14 +188,14 @@ export function sendCopy(url, request, gone, ours, ms, kept, abort) {
   let moving;
   const { method, headers, signal } = request;
   if (kept) {
-    copy = new Request(url, { method, headers, body: kept, redirect: "manual" });
+    copy = new Request(url, { method, headers, body: kept });
   } else if (request.body && method !== "GET" && method !== "HEAD") {
     abort ??= new AbortController();
     moving = { at: Date.now(), awaited: true, broken: false, signal, abort };
     const length = headers.get("content-length");
     if (length && !Number.isSafeInteger(Number(length))) throw named("ClientBodyBroken", "no such length");
     const body = passed(request.body, length, moving);
-    copy = new Request(url, { method, headers, signal, body, redirect: "manual" });
+    copy = new Request(url, { method, headers, signal, body });
   } else {
     copy = new Request(url, request);
   }

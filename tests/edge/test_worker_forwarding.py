@@ -187,11 +187,13 @@ async def test_statuses_and_redirects_are_passed_on(site, code):
     site.near.answer = status(
         code, extra=b"location: https://elsewhere.test/x?y\r\nwww-authenticate: Basic\r\n"
     )
-    response, body = await site.get()
-    assert (response.status, body) == (code, b"no")
-    assert response.headers["location"] == "https://elsewhere.test/x?y"
-    assert response.headers["www-authenticate"] == "Basic"
-    assert len(site.near.seen) == 1
+    for method, sent in (("GET", b""), ("HEAD", b""), ("POST", b"small"), ("PUT", bytes(20_000))):
+        site.near.seen.clear()
+        response, body = await site.get(method=method, data=sent or None)
+        assert (response.status, body) == (code, b"" if method == "HEAD" else b"no")
+        assert response.headers["location"] == "https://elsewhere.test/x?y"
+        assert response.headers["www-authenticate"] == "Basic"
+        assert [(seen.method, seen.length) for seen in site.near.seen] == [(method, len(sent))]
 
 
 async def test_several_cookie_fields_arrive_as_one(site):
@@ -284,12 +286,13 @@ async def test_what_is_of_one_connection_ends_here(site, extra):
 
 
 async def test_where_the_request_came_from_is_told(site):
-    await site.get(cf={"httpProtocol": "HTTP/2"}, headers={"host": "www.example.test"})
-    seen = site.near.seen[-1]
-    assert seen.get("x-forwarded-host") == "www.example.test"
-    assert seen.get("x-forwarded-proto") == "http"
-    assert seen.get("x-forwarded-for") is None
-    assert seen.get("via") == "2 isochrone"
+    for host in ("www.example.test", "www.example.test:8443"):
+        await site.get(cf={"httpProtocol": "HTTP/2"}, headers={"host": host})
+        seen = site.near.seen[-1]
+        assert seen.get("x-forwarded-host") == host
+        assert seen.get("x-forwarded-proto") == "http"
+        assert seen.get("x-forwarded-for") is None
+        assert seen.get("via") == "2 isochrone"
     for client, before, after in (
         ("192.0.2.1", None, "192.0.2.1"),
         ("192.0.2.1", "198.51.100.7", "198.51.100.7, 192.0.2.1"),
