@@ -163,6 +163,16 @@ async def test_a_canary_takes_its_share_and_those_who_ask():
     assert isolate.lane("[]") is not None
 
 
+async def test_an_origin_of_the_canary_alone_is_known_to_the_breaker_too():
+    isolate, kv = Isolate({}.get), Values()
+    kv.publish(make(1), make(2, id="b", host="b.test"), 0.25)
+    await isolate.look(kv, 0)
+    for _ in range(5):
+        isolate.breaker.failed("b", 0.0)
+    await isolate.look(kv, 10)
+    assert isolate.breaker.ejected(10).keys() == {"b"}
+
+
 async def test_an_origin_that_the_control_plane_finds_well_again_is_trusted():
     isolate, kv = Isolate({}.get), Values()
     kv.publish(make(1, state="down"))

@@ -68,6 +68,18 @@ async def test_all_refused_is_502_and_all_hung_is_504_within_the_budget():
     assert world.now - 100.0 == 2.5
 
 
+async def test_no_more_tries_than_configured():
+    world = World(**dict.fromkeys("abcd", (0.01, "refused")))
+    done = await world.run(tries=2)
+    assert (done.status, done.tries, world.sent) == (502, 2, ["a", "b"])
+
+
+async def test_a_budget_that_is_gone_is_504_whatever_ended_the_last_try():
+    world = World(a=(2.5, "refused"))
+    done = await world.run(repeatable=False, budget=2.5, each_try=9.0)
+    assert (done.status, done.reason, world.sent) == (504, "deadline", ["a"])
+
+
 async def test_the_breaker_spares_later_requests_the_dead_origin():
     breaker, world = Breaker(), World(a=(0.01, "refused"))
     for _ in range(FAILURES):
@@ -97,6 +109,18 @@ def test_one_trial_brings_an_origin_back_and_failing_it_doubles_the_pause():
     breaker.succeeded("a")
     assert breaker.order("abcd", EJECT_SECONDS) == list("abcd")
     assert not breaker.any_ejected()
+
+
+def test_ejections_double_up_to_the_limit():
+    breaker, now, lengths = Breaker(), 0.0, []
+    for _ in range(FAILURES - 1):
+        breaker.failed("a", now)
+    for _ in range(6):
+        breaker.failed("a", now)  # after the first: the trial
+        lengths.append(breaker.ejected(now)["a"])
+        now += lengths[-1]
+        assert breaker.order("ab", now) == ["a", "b"]
+    assert lengths == [30, 60, 120, 240, 300, 300]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.booleans(), st.floats(0, 100)), max_size=200))

@@ -43,6 +43,17 @@ def test_origins_that_are_not_up_come_last_and_the_reason_says_so():
     assert plan.reason == "asn:measured:down"
 
 
+def test_a_band_ends_at_the_first_origin_that_is_not_up():
+    for states, band, order in (
+        (("up", "up", "up"), 3, ["o2", "o1", "o0"]),
+        (("up", "draining", "up"), 2, ["o2", "o0", "o1"]),
+        (("down", "draining", "up"), 1, ["o2", "o1", "o0"]),
+        (("draining", "draining", "draining"), 1, ["o2", "o1", "o0"]),
+    ):
+        plan = Steering(make_map(states=states), band_ms=5.0).plan(Facts())
+        assert (plan.band, [o.id for o in plan.origins]) == (band, order)
+
+
 def test_only_proved_endpoints_are_promised():
     by_id = {o.id: o for o in Steering(make_map()).plan(Facts()).origins}
     assert by_id["o0"].alt_svc == 'h3="o0.test:443"; ma=300; persist=1'
