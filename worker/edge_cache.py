@@ -32,9 +32,15 @@ class Store:
         return hit
 
     def give(self, hit, now: float):
-        """The answer that a kept one makes."""
-        ours = JsResponse.new(hit.body, hit)
-        return _changed(ours, *cache.given(loads(self._rim.fields(hit.headers)), now))
+        """The answer that a kept one makes: 304 for a client that has it already."""
+        kept = loads(self._rim.fields(hit.headers))
+        fields, gone = cache.given(kept, now)
+        if not cache.unchanged(hit.status, kept, self._headers):
+            return _changed(JsResponse.new(hit.body, hit), fields, gone)
+        if hit.body:
+            hit.body.cancel()
+        ours = JsResponse.new(None, status=304, headers=hit.headers)
+        return _changed(ours, fields, [*gone, "content-length", "content-type"])
 
     async def end(self) -> None:
         """What was kept is out of date; for `waitUntil`. Variants go with the first one: they are found by it."""

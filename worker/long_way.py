@@ -200,7 +200,8 @@ class Request:
         hit = await store.find()
         if hit:
             isolate.counters["cache_hits"] += 1
-            done = Forwarded(store.give(hit, time()), self.plan.origins[0], 0, hit.status, 0.0)
+            response = store.give(hit, time())
+            done = Forwarded(response, self.plan.origins[0], 0, response.status, 0.0)
             return self.passed_on(done, steering, ', cache;desc="hit"')
         done = await self.forward()
         if done.response is not None and done.status != 101:

@@ -105,6 +105,31 @@ async def test_statuses(site):
     assert (asked, response.status, response.headers["cache-control"]) == (1, 404, "max-age=30")
 
 
+async def test_a_client_that_has_the_copy_already_gets_304(site):
+    since = "Wed, 21 Oct 2026 07:28:00 GMT"
+    site.a.answer = answer(
+        b'etag: "x"\r\ncontent-type: text/css\r\ncache-control: max-age=30\r\nlast-modified: %b\r\n'
+        % since.encode()
+    )
+    for path, condition, code in (
+        ("/c1", {"if-none-match": 'W/"x"'}, 304),
+        ("/c2", {"if-modified-since": since}, 304),
+        ("/c3", {"if-none-match": '"y"', "if-modified-since": since}, 200),
+    ):
+        asked, response, body = await twice(site, path, {}, condition)
+        assert (asked, response.status, body) == (1, code, b"" if code == 304 else b"kept"), condition
+        assert (response.headers["etag"], response.headers["cache-control"]) == ('"x"', "max-age=30")
+        assert "age" in response.headers
+        assert response.headers["alt-svc"].startswith('h3="a.origins.test')
+        assert ("content-type" in response.headers) is (code == 200)
+        site.a.seen.clear()
+    assert (await twice(site, "/c4", {}, {"if-match": '"x"'}))[0] == 2
+    site.a.seen.clear()
+    site.a.answer = answer(b'etag: "x"\r\n', body=b"")
+    asked, response, _ = await twice(site, "/c5", {}, {"if-none-match": '"x"'})
+    assert (asked, response.status) == (1, 304)
+
+
 async def test_vary_is_honoured(site):
     async def by_language(request, reader, writer):
         writer.write(

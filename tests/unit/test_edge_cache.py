@@ -47,10 +47,38 @@ def test_requests():
         ("GET", {"authorization": "x"}),
         ("GET", {"range": "x"}),
         ("GET", {"upgrade": "websocket"}),
+        ("GET", {"if-match": "x"}),
+        ("GET", {"if-unmodified-since": "x"}),
         ("GET", {"cache-control": "no-cache"}),
         ("GET", {"cache-control": "max-age=0"}),
     ):
         assert not cache.may_answer(method, fields)
+
+
+OCTOBER, NOVEMBER = "Wed, 21 Oct 2026 07:28:00 GMT", "Sat, 21 Nov 2026 07:28:00 GMT"
+
+
+def test_a_client_that_has_the_copy_already():
+    copy = {"etag": '"a,b"', "last-modified": OCTOBER}
+    for asked, expected in (
+        ({}, False), ({"if-none-match": '"a,b"'}, True), ({"if-none-match": 'W/"x", W/"a,b"'}, True), ({"if-none-match": "*"}, True),
+        ({"if-none-match": '"a"'}, False), ({"if-none-match": "a,b"}, False), ({"if-none-match": ""}, False),
+        ({"if-modified-since": OCTOBER}, True), ({"if-modified-since": NOVEMBER}, True),
+        ({"if-modified-since": "Tue, 20 Oct 2026 07:28:00 GMT"}, False), ({"if-modified-since": "soon"}, False),
+        ({"if-none-match": '"x"', "if-modified-since": NOVEMBER}, False),  # the tag alone decides
+    ):  # fmt: skip
+        assert cache.unchanged(200, copy, asked) is expected, asked
+        assert not cache.unchanged(404, copy, asked)
+    assert cache.unchanged(200, {"etag": 'W/"a"'}, {"if-none-match": '"a"'})
+    assert not cache.unchanged(200, {}, {"if-none-match": '""', "if-modified-since": NOVEMBER})
+    assert not cache.unchanged(200, {}, {"if-modified-since": NOVEMBER})
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40))
+def test_any_condition_is_judged(tag, modified, asked):
+    copy = {"etag": tag, "last-modified": modified}
+    assert cache.unchanged(200, copy, {"if-none-match": asked}) in (True, False)
+    assert cache.unchanged(200, copy, {"if-modified-since": asked}) in (True, False)
 
 
 def test_variants():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -22,6 +24,11 @@ ORIGINAL = (
 VARIANT = "x-isochrone-kept-variant"  # what the copy was chosen by
 KEPT_AT = "x-isochrone-kept-at"  # Unix seconds
 VARY = "x-isochrone-kept-vary"  # the origin's own Vary: caches differ in what they make of it
+#: which need the whole answer from the origin, or a check that only it can make
+_FOR_THE_ORIGIN = frozenset({"authorization", "range", "upgrade", "if-match", "if-unmodified-since"})
+_TAG = re.compile(
+    r'(?:W/)?("[^"]*")'
+)  # of two tags only what is in quotes is compared (RFC 9110 section 8.8.3.2)
 BOOKKEEPING = (ORIGINAL, VARIANT, KEPT_AT, VARY)
 
 
@@ -37,7 +44,7 @@ def directives(field: str | None) -> dict[str, str]:
 
 def may_answer(method: str, headers: Mapping[str, str]) -> bool:
     """Whether a copy may answer this request at all, and its answer be kept."""
-    if method != "GET" or "authorization" in headers or "range" in headers or "upgrade" in headers:
+    if method != "GET" or not _FOR_THE_ORIGIN.isdisjoint(headers):
         return False
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return False  # a body may change the answer, and is no part of the key
@@ -123,6 +130,24 @@ def given(headers: Mapping[str, str], now: float) -> tuple[dict[str, str], list[
     if VARY in headers:
         fields["vary"] = headers[VARY]
     return fields, gone
+
+
+def unchanged(status: int, copy: Mapping[str, str], headers: Mapping[str, str]) -> bool:
+    """Whether the client of a conditional request has this copy already: then it gets 304 (RFC 9110 section 13.2.2)."""
+    if status != 200:
+        return False
+    wanted = headers.get("if-none-match")
+    if wanted is not None:
+        tag = _TAG.fullmatch(copy.get("etag", ""))
+        return wanted == "*" or (tag is not None and tag[1] in _TAG.findall(wanted))
+    try:
+        modified, since = (
+            parsedate_to_datetime(fields[name])
+            for fields, name in ((copy, "last-modified"), (headers, "if-modified-since"))
+        )
+        return modified <= since
+    except (KeyError, ValueError, TypeError, OverflowError):  # not there, or no date: ignored
+        return False
 
 
 def _age(headers: Mapping[str, str]) -> int:
