@@ -159,7 +159,7 @@ async def test_a_canary_lives_beside_the_live_map(site):
     # A larger share keeps those who were on it; a damaged canary costs nobody anything; an ended one is forgotten.
     await site.publish(live, canary, 0.6)
     assert all(name == "d" for n, name in (await spread(site, 100)).items() if owners[n] == "d")
-    entry = await site._write(live)
+    entry = await site.write(live)
     await site.put(
         "map/current",
         json.dumps({**entry, "canary": {"version": "x", "key": "map/x", "sha256": "0", "share": 1}}),
@@ -222,7 +222,7 @@ async def test_a_map_that_can_not_be_used_safely_is_refused_whole(site):
         {"host": "1.2.3.999"},
         {"alt_svc": {"authority": 'x"; y', "ma": 1}},
     ):
-        entry = await site._write(make_map(NAMES, built_at=61, a=bad))
+        entry = await site.write(make_map(NAMES, built_at=61, a=bad))
         await site.put("map/current", json.dumps(entry))
         for _ in range(100):
             assert (await region(site))[0] in NAMES
