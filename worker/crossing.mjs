@@ -258,17 +258,17 @@ export function configure(names, bytes, onEnd, onOdd) {
 
 /**
  * An answer with our Alt-Svc (or none) in place of the origin's, Server-Timing added, and without what its Connection
- * field names. A long body, or one of unknown length, is watched for being cut off.
+ * field names. A long body, or one of unknown length, is watched for being cut off; with `name` "" none is.
  */
-export function dress(response, altSvc, timing, origin, request) {
+export function dress(response, altSvc, timing, name, request) {
   const { status } = response;
   const body = status === 101 ? null : response.body;
   let ours = new Response(body, response);
   let { headers } = ours;
   const length = headers.get("content-length");
   // Read through a pipe, an encoded body would be decoded.
-  if (body && !(length && Number(length) < watchFrom) && !headers.has("content-encoding")) {
-    ours = new Response(watched(body, length, origin, request.signal), response);
+  if (name && body && !(length && Number(length) < watchFrom) && !headers.has("content-encoding")) {
+    ours = new Response(watched(body, length, name, request.signal), response);
     headers = ours.headers;
   }
   const connection = headers.get("connection");
@@ -291,15 +291,15 @@ function unbind(headers, connection) {
   headers.delete("connection");
 }
 
-function watched(body, length, origin, signal) {
+function watched(body, length, name, signal) {
   const pipe = length ? new FixedLengthStream(Number(length)) : new IdentityTransformStream();
   const run = async () => {
     try {
       await body.pipeTo(pipe.writable);
-      ended(origin, true);
+      ended(name, true);
     } catch {
       await scheduler.wait(5);
-      if (!signal.aborted) ended(origin, false); // else it was the client who left
+      ended(name, signal.aborted ? undefined : false); // undefined: the client has left
     }
   };
   waitUntil(run());

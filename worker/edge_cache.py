@@ -1,6 +1,8 @@
 """The edge's cache as the runtime has it: what may be kept, and for how long, is `isochrone_edge.cache`'s word."""
 
 from json import dumps, loads
+from random import getrandbits
+from time import time
 
 import js
 from js import Response as JsResponse
@@ -14,20 +16,23 @@ class Store:
     """The Cache API under the public URL, with `Vary` honoured."""
 
     def __init__(self, rim: Rim, url: str, headers: dict[str, str]) -> None:
-        self._rim, self._url, self._headers = rim, url.partition("#")[0], headers
-        self._taken = False  # the first key holds another variant
+        # As the runtime asks an origin for it: without dots, and what follows "#".
+        self._rim, self._url, self._headers = rim, js.URL.new(url).href.partition("#")[0], headers
+        self._generation = ""  # of the first copy, when that is another variant
         self._cache = js.caches.default
 
     async def find(self):
         """A kept answer for this request and its fields, or None."""
         hit = await self._cache.match(cache.key(self._url))
-        if not hit:
+        if not hit or hit.headers.has(cache.ENDED_AT):
             return None
         chosen = cache.variant(hit.headers.get(cache.VARY) or None, self._headers)
+        if chosen is None:
+            return None
         if chosen != (hit.headers.get(cache.VARIANT) or ""):
-            self._taken = True
-            hit = await self._cache.match(cache.key(self._url, chosen))
-            if not hit:
+            self._generation = hit.headers.get(cache.GENERATION) or ""
+            hit = await self._cache.match(cache.key(self._url, chosen, self._generation))
+            if not hit or hit.headers.get(cache.VARIANT) != chosen:
                 return None
         return hit
 
@@ -43,18 +48,27 @@ class Store:
         return _changed(ours, fields, [*gone, "content-length", "content-type"])
 
     async def end(self) -> None:
-        """What was kept is out of date; for `waitUntil`. Variants go with the first one: they are found by it."""
-        await self._cache.delete(cache.key(self._url))
+        """What was kept is out of date, and what is still on its way; for `waitUntil`. Variants go with the first one."""
+        mark = JsResponse.new("ended")
+        fields = {"cache-control": f"public, max-age={cache.ENDED_SECONDS}", cache.ENDED_AT: repr(time())}
+        await self._cache.put(cache.key(self._url), _changed(mark, fields, []))
 
-    async def keep(self, copy, fields: dict[str, str], seconds: int, now: float) -> None:
-        """Keep a copy of an answer; for `waitUntil`."""
+    async def keep(self, copy, fields: dict[str, str], seconds: int, asked: float, came: float) -> None:
+        """Keep a copy of an answer that was asked for and came at these times; for `waitUntil`."""
         chosen = cache.variant(fields.get("vary"), self._headers)
         try:
             # Whole first: an origin may break off, and what is put then would be kept as cut off as it came.
             body = await copy.arrayBuffer()
+            seconds -= int(time() - came)
+            first = await self._cache.match(cache.key(self._url))
+            ended = first.headers.get(cache.ENDED_AT) if first else None
+            if chosen is None or seconds <= 0 or (ended and asked <= float(ended)):
+                return
+            generation = self._generation or f"{getrandbits(64):016x}"
             kept = JsResponse.new(body if copy.body else None, copy)
-            kept = _changed(kept, *cache.kept(fields, seconds, chosen, now))
-            await self._cache.put(cache.key(self._url, chosen if self._taken else ""), kept)
+            kept = _changed(kept, *cache.kept(fields, seconds, chosen, came, generation))
+            name = cache.key(self._url, chosen, generation) if self._generation else cache.key(self._url)
+            await self._cache.put(name, kept)
             self._rim.isolate.counters["cache_stored"] += 1
         except JsException as error:
             print(dumps({"event": "cache", "reason": str(error)[:200]}))

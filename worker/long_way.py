@@ -94,7 +94,7 @@ class Request:
 
         query = self.path.partition("?")[2]
         status, body = own_endpoints.answer(
-            self.isolate, path, query, self.headers.get("authorization", ""), time(), self.facts, self.method
+            self.isolate, path, query, self.headers, time(), self.facts, self.method
         )
         headers = {"content-type": own_endpoints.TYPES[status], "cache-control": "no-store"}
         if status == 405:
@@ -156,8 +156,8 @@ class Request:
         )
         return f'{ours},"cookie":{dumps(self.headers["cookie"])}' if self.several_cookies else ours
 
-    def passed_on(self, done: Forwarded, steering: Steering, note: str = ""):
-        """What the candidates brought, as it goes to the client."""
+    def passed_on(self, done: Forwarded, steering: Steering, note: str = "", held: int = 0):
+        """What the candidates brought, as it goes to the client; `held` is given back when the client has it."""
         response, origin, status, plan = done.response, done.origin, done.status, self.plan
         if response is None:
             return self.fail(status, done.reason, done)
@@ -175,7 +175,8 @@ class Request:
             status,
             steering.promise(origin, now),
             timing,
-            origin.id,
+            # a copy's end tells nothing of an origin
+            "" if not done.tries else f"{origin.id}\n{held}" if held else origin.id,
         )
         if (
             done.tries > 1
@@ -196,21 +197,27 @@ class Request:
             if done.response is not None and cache.ends_copies(self.method, done.status):
                 self.ctx.waitUntil(Store(self.rim, self.url, self.headers).end())
             return self.passed_on(done, steering)
-        store, isolate = Store(self.rim, self.url, self.headers), self.isolate
+        store, isolate, asked = Store(self.rim, self.url, self.headers), self.isolate, time()
         hit = await store.find()
         if hit:
             isolate.counters["cache_hits"] += 1
-            response = store.give(hit, time())
-            done = Forwarded(response, self.plan.origins[0], 0, response.status, 0.0)
+            response, origins = store.give(hit, time()), {origin.id: origin for origin in self.plan.origins}
+            first = isolate.breaker.order(origins, time(), trial=False)[0]
+            done = Forwarded(response, origins[first], 0, response.status, 0.0)
             return self.passed_on(done, steering, ', cache;desc="hit"')
         done = await self.forward()
         if done.response is not None and done.status != 101:
-            fields = loads(self.rim.fields(done.response.headers))
+            fields, came = loads(self.rim.fields(done.response.headers)), time()
             seconds = cache.lifetime(
-                done.status, fields, isolate.variables.cache_ttl, cookie="cookie" in self.headers
+                done.status, fields, isolate.variables.cache_ttl, came, cookie="cookie" in self.headers
             )
             if seconds:
-                self.ctx.waitUntil(store.keep(done.response.clone(), fields, seconds, time()))
+                isolate.held = isolate.held or cache.Held()
+                size = int(fields.get("content-length") or 0) if done.response.body else 0
+                held = isolate.held.take(size, came)
+                if held is not None:
+                    self.ctx.waitUntil(store.keep(done.response.clone(), fields, seconds, asked, came))
+                    return self.passed_on(done, steering, held=held)
         return self.passed_on(done, steering)
 
     def fail(self, status: int, reason: str, done: Forwarded | None = None) -> Response:

@@ -93,9 +93,16 @@ class Rim:
         """Header fields as JSON; names in lower case, repeated ones joined with commas."""
         return self.stringify(self.entries(headers))
 
-    def ended(self, origin: str, whole: bool) -> None:
-        """A watched body has ended: tells the breaker how."""
-        isolate = self.isolate
+    def ended(self, watched: str, whole: bool | None) -> None:
+        """A watched body has ended: tells the breaker how. None: its client has left.
+
+        `watched`: the origin's id, and after a line break the number of what is held for a copy.
+        """
+        isolate, (origin, _, held) = self.isolate, watched.partition("\n")
+        if held:
+            isolate.held.give_back(int(held))
+        if whole is None:
+            return
         if whole:
             isolate.breaker.succeeded(origin, time(), whole=True)
             return

@@ -134,22 +134,23 @@ def failure_of(error: BaseException) -> BaseException:
     return error
 
 
-def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing: str, origin: str):
+def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing: str, watched: str):
     """The origin's answer with our Alt-Svc in place of its own, Server-Timing, and nothing of its connection.
 
-    A long body, or one of unknown length, is watched for being cut off.
+    A long body, or one of unknown length, is watched for being cut off; with `watched` "" none is. See `Rim.ended`.
     """
     if status >= 500 or status in (101, 421):  # section 6 of RFC 7838 for 421
         alt_svc = ""
     if rim.crossing is not None:
-        return rim.dress(response, alt_svc, timing, origin, request)
+        return rim.dress(response, alt_svc, timing, watched, request)
     body = response.body if status != 101 else None
     theirs = response.headers
     length = theirs.get("content-length") or ""
     short = length and len(length) < 6 and int(length) < WATCH_BYTES
-    if body and not short and not theirs.has("content-encoding"):  # read through a pipe it would be decoded
+    # Read through a pipe, an encoded body would be decoded.
+    if watched and body and not short and not theirs.has("content-encoding"):
         pipe = js.FixedLengthStream.new(int(length)) if length else js.IdentityTransformStream.new()
-        ctx.waitUntil(_watch(rim, body, pipe.writable, origin, request.signal))
+        ctx.waitUntil(_watch(rim, body, pipe.writable, watched, request.signal))
         body = pipe.readable
     ours = JsResponse.new(body, response)
     fields = ours.headers
@@ -164,12 +165,11 @@ def dressed(rim: Rim, ctx, request, response, status: int, alt_svc: str, timing:
     return ours
 
 
-async def _watch(rim: Rim, body, writable, origin: str, signal) -> None:
+async def _watch(rim: Rim, body, writable, watched: str, signal) -> None:
     try:
         await body.pipeTo(writable)
     except JsException:
         await asyncio.sleep(0.005)
-        if not signal.aborted:  # else it was the client who left
-            rim.ended(origin, whole=False)
+        rim.ended(watched, None if signal.aborted else False)
     else:
-        rim.ended(origin, whole=True)
+        rim.ended(watched, True)

@@ -26,12 +26,6 @@ ENV = {"ISOCHRONE_TEST_KV": "x"}
 PLACES = {"eu-1": (50.11, 8.68), "us-1": (39.04, -77.49)}
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 

@@ -27,13 +27,13 @@ from agents_support import (
     Targets,
     control_document,
     environment,
-    free_port,
     status,
     until,
     write,
 )
 
 from isochrone.store.sqlite import Store
+from ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

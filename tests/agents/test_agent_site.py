@@ -17,7 +17,6 @@ from agents_support import (
     Targets,
     control_document,
     environment,
-    free_port,
     status,
     until,
     write,
@@ -25,6 +24,7 @@ from agents_support import (
 
 from isochrone.settings import SettingsError, load
 from isochrone.store.sqlite import Store
+from ports import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 

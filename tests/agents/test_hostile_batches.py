@@ -12,12 +12,13 @@ import zlib
 
 import aiohttp
 import pytest
-from agents_support import TOKENS, Forker, control_document, free_port, status, until, write
+from agents_support import TOKENS, Forker, control_document, status, until, write
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from isochrone.agents import wire
 from isochrone.store.sqlite import Store
+from ports import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 

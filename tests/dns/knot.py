@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import dns.message
 import dns.query
 
 from isochrone.nameserver import NameServer
+from ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,14 +113,3 @@ def knot(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    """A port that is free for UDP and TCP."""
-    for _ in range(50):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
-            udp.bind(("127.0.0.1", 0))
-            with contextlib.suppress(OSError):
-                tcp.bind(udp.getsockname())
-                return udp.getsockname()[1]
-    raise RuntimeError("no free port")

@@ -3,13 +3,15 @@
 import asyncio
 import gzip
 import json
+from hashlib import sha256
 
 import pytest
 import pytest_asyncio
-from edge_support import a_site, make_map
+from edge_support import a_site, make_map, reset
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 NAMES = ("a", "b")
+PROVED = {name: {"alt_svc": {"authority": f"{name}.origins.test:443", "ma": 60}} for name in NAMES}
 
 
 @pytest_asyncio.fixture(
@@ -17,8 +19,7 @@ NAMES = ("a", "b")
 )
 async def edge(request):
     async with a_site(*NAMES, CACHE_TTL_SECONDS="60", CROSSING=request.param) as site:
-        proved = {name: {"alt_svc": {"authority": f"{name}.origins.test:443", "ma": 60}} for name in NAMES}
-        await site.publish(make_map(NAMES, orders=[["b", "a"]], **proved))
+        await site.publish(make_map(NAMES, orders=[["b", "a"]], **PROVED))
         yield site
 
 
@@ -233,6 +234,139 @@ async def test_a_change_ends_what_was_kept(site):
         await site.get(path, method=method, data=b"x")
         await asyncio.sleep(0.1)
         assert (await site.get(path))[1] == b"new"
+
+
+async def by_language(request, reader, writer):
+    body = f"{request.target} {request.get('accept-language')}".encode()
+    writer.write(answer(b"vary: accept-language\r\n", body))
+
+
+async def asked(site, path, *lines):
+    """The body of a raw request's answer; then its copy is kept."""
+    head = b"".join(line + b"\r\n" for line in lines)
+    told = await site.raw(b"GET %b HTTP/1.1\r\nHost: h.test\r\n%b\r\n" % (path.encode(), head))
+    await asyncio.sleep(0.1)
+    return told.partition(b"\r\n\r\n")[2]
+
+
+async def test_no_url_answers_for_another(site):
+    site.a.answer = by_language
+    variant = sha256(b"accept-language:fr").hexdigest()[:32]
+    await asked(site, "/p", b"accept-language: en")
+    for dots in ("..", "%2e%2e", "../../.."):
+        for language in (b"1", b"2", b"fr"):
+            await asked(site, f"/{dots}/{variant}/p", b"accept-language: " + language)
+    assert await asked(site, "/p", b"accept-language: fr") == b"/p fr"
+    assert await asked(site, "/x/../p", b"accept-language: en") == b"/p en"
+
+
+async def test_what_the_origin_does_not_see_chooses_no_copy(site):
+    site.a.answer = by_language
+    await asked(site, "/named", b"connection: accept-language", b"accept-language: de")
+    assert await asked(site, "/named", b"accept-language: de") == b"/named de"
+
+
+async def test_bytes_that_are_no_text_choose_no_copy(site):
+    async def by_user(request, reader, writer):
+        writer.write(
+            answer(b"vary: x-user\r\ncache-control: max-age=50\r\n", request.get("x-user").encode("latin-1"))
+        )
+
+    site.a.answer = by_user
+    assert await asked(site, "/user", b"x-user: \xe9") == b"\xe9"
+    assert await asked(site, "/user", b"x-user: \xe8") == b"\xe8"
+
+
+async def test_a_change_ends_all_variants_and_what_is_on_its_way(site):
+    site.a.answer = by_language
+    for language in (b"en", b"fr"):
+        await asked(site, "/v", b"accept-language: " + language)
+    site.a.answer = None
+    await site.get("/v", method="PUT", data=b"new", headers={"host": "h.test"})
+    await asyncio.sleep(0.1)
+    site.a.answer = answer(b"vary: accept-language\r\n", b"new")
+    for language in (b"en", b"fr"):
+        assert await asked(site, "/v", b"accept-language: " + language) == b"new"
+
+    begun, changed = asyncio.Event(), asyncio.Event()
+
+    async def slow(request, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nol")
+        begun.set()
+        await asyncio.wait_for(changed.wait(), 5)
+        writer.write(b"d1")
+
+    site.a.answer = slow
+    old = asyncio.ensure_future(site.get("/w"))
+    await asyncio.wait_for(begun.wait(), 5)
+    site.a.answer = None
+    await site.get("/w", method="PUT", data=b"new")
+    await asyncio.sleep(0.1)
+    changed.set()
+    assert (await old)[1] == b"old1"
+    await asyncio.sleep(0.1)
+    site.a.answer = answer(body=b"new")
+    assert (await site.get("/w"))[1] == b"new"
+    await asyncio.sleep(0.1)
+    asked_before = len(site.a.seen)
+    assert (await site.get("/w"))[1] == b"new"
+    assert len(site.a.seen) == asked_before  # and then there is a copy again
+
+
+async def test_a_copy_s_end_tells_nothing_of_an_origin(site):
+    site.a.answer = answer(body=bytes(20_000))
+    await site.get("/logo")
+    await asyncio.sleep(0.1)
+    site.a.answer = reset
+    for number in range(5):
+        response, _ = await site.get("/logo")
+        assert 'cache;desc="hit"' in ", ".join(response.headers.getall("server-timing"))
+        await site.get(f"/dead{number}")
+    assert (await site.status())["ejected"].keys() == {"a"}
+    response, _ = await site.get("/logo")
+    assert response.headers["alt-svc"].startswith('h3="b.origins.test')  # where its next request goes, too
+    assert (await site.status())["ejected"].keys() == {"a"}
+    await site.publish(make_map(NAMES, built_at=1001, orders=[["b", "a"]], a={"state": "down"}))
+    await site.publish(make_map(NAMES, built_at=1002, orders=[["b", "a"]], **PROVED))
+
+
+async def test_what_is_of_the_connection_is_not_in_a_copy(site):
+    site.a.answer = answer(b"connection: x-internal\r\nx-internal: secret\r\n")
+    count, response, _ = await twice(site, "/internal")
+    assert (count, "x-internal" in response.headers) == (1, False)
+
+
+async def test_the_time_that_a_body_takes_is_none_of_its_copy_s(site):
+    async def slow(request, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncache-control: max-age=2\r\ncontent-length: 4\r\n\r\nol")
+        await asyncio.sleep(1.2)
+        writer.write(b"d1")
+
+    site.a.answer = slow
+    await site.get("/late")
+    await asyncio.sleep(1.3)
+    site.a.answer = answer(body=b"new")
+    assert (await site.get("/late"))[1] == b"new"
+
+
+async def test_slow_clients_of_answers_that_are_kept_are_few(site):
+    site.a.answer = answer(body=bytes(8 << 20))
+    before, slow = (await site.status())["requests"]["cache_stored"], []
+    for number in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port, limit=1024)
+        writer.write(b"GET /large%d HTTP/1.1\r\nHost: h.test\r\n\r\n" % number)
+        await reader.readline()
+        slow.append(writer)
+        await asyncio.sleep(0.3)
+    assert (await site.status())["requests"]["cache_stored"] == before + 2  # HELD_BYTES
+    for writer in slow:
+        writer.transport.abort()
+    for _ in range(100):  # they are let go, and copies are made again
+        await site.get("/large-again")
+        await asyncio.sleep(0.1)
+        if (await site.status())["requests"]["cache_stored"] > before + 2:
+            return
+    raise AssertionError("what was held was never given back")
 
 
 async def test_an_origin_has_no_say_in_how_copies_are_kept(site):

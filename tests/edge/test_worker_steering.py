@@ -248,7 +248,7 @@ async def test_own_endpoints(site):
         for headers in (
             {},
             {"authorization": "Bearer "},
-            {"authorization": f"bearer {SECRET}"},
+            {"authorization": f"Basic {SECRET}"},
             {"authorization": f"Bearer {SECRET}x"},
             {"authorization": "Bearer é"},
         ):

@@ -139,5 +139,5 @@ async def test_nobody_gets_what_is_another_s_and_nothing_is_done_twice(crossing)
         told = await site.status()
         assert outcomes[200] > 100
         assert all(told["requests"][name] for name in ("cache_hits", "retried", "hedged", "cut")), told
-        assert told["snapshot"]["loads"] > 5
+        assert told["snapshot"]["loads"] > 1
         assert not [line for line in site.edge.log_lines() if "Traceback" in line or "edge:" in line]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -15,6 +14,7 @@ import aiohttp
 from publishing_support import NAMESPACE
 
 from isochrone.lab.site import toml
+from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 TOKEN_ENV = "ISOCHRONE_TEST_TOKEN"
 MAIN = "from isochrone.cli import main; main()"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def configuration(net: SmallInternet, kv_url: str, **sections: dict[str, Any]) -> dict[str, Any]:

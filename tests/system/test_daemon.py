@@ -11,13 +11,14 @@ import socket
 import time
 
 import pytest
-from daemon_support import RunningDaemon, command, configuration, environment, free_port, write
+from daemon_support import RunningDaemon, command, configuration, environment, write
 from publishing_support import Refusal, RefusingApi, client, local_kv
 
 from isochrone.lab.internet import SmallInternet
 from isochrone.lab.world import load_world
 from isochrone.publishing.publish import look, versions
 from isochrone.store.sqlite import Store
+from ports import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 

@@ -9,10 +9,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from daemon_support import RunningDaemon, command, configuration, free_port, write
+from daemon_support import RunningDaemon, command, configuration, write
 
 from isochrone.lab.internet import SmallInternet
 from isochrone.lab.world import load_world
+from ports import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 

@@ -73,11 +73,23 @@ def test_the_map_is_looked_at_no_more_often_than_kv_is_fresh():
 
 
 def test_sites_and_sessions():
-    assert variables(SITE="A.test, b.test:8443,").site == {"a.test", "b.test:8443"}
+    assert variables(SITE="A.test, b.test:8443, c.test:443, d.test:80").site == {
+        "a.test",
+        "b.test:8443",
+        "c.test",
+        "d.test",
+    }
+    got = variables(SITE="a.test, https://b.test, *.c.test")  # one that is none opens the edge to nobody
+    assert got.site == {"a.test"}
+    assert got.problems == (
+        "SITE holds what is no host: 'https://b.test', '*.c.test'; the others are in force",
+    )
+    assert variables(SITE="*.c.test").problems[0].startswith("SITE is not usable, its default is in force")
     isolate = Isolate({"SESSION": "cookie:sid"}.get)
     assert isolate.session({"cookie": "sid=1", "cf-connecting-ip": "192.0.2.1"}) == "1"
     assert isolate.session({"cf-connecting-ip": "192.0.2.1"}) == "192.0.2.1"
-    assert Isolate({"SESSION": "header:X-Session"}.get).session({"x-session": "2"}) == "2"
+    for text in ("header:X-Session", "header: X-Session "):
+        assert Isolate({"SESSION": text}.get).session({"x-session": "2"}) == "2"
     assert Isolate({}.get).session({}) == ""
 
 
@@ -90,6 +102,8 @@ def test_protocols():
 def test_only_the_secret_opens(guess):
     assert own_endpoints.opens("s3cret", f"Bearer {guess}") is (guess == "s3cret")
     assert not own_endpoints.opens("", f"Bearer {guess}")
+    assert not own_endpoints.opens("s3cret", f"Basic {guess}")
+    assert own_endpoints.opens(variables(ISOCHRONE_SECRET="s3cret\n").secret, "bearer s3cret")
 
 
 @pytest.mark.parametrize("status", [*TITLES, 500, 599])
@@ -163,6 +177,36 @@ async def test_a_canary_takes_its_share_and_those_who_ask():
     assert isolate.lane("[]") is not None
 
 
+async def test_a_session_of_the_canary_stays_with_it_whatever_its_version():
+    isolate, kv, on = Isolate({}.get), Values(), []
+    for number, share in ((2, 0.25), (3, 0.25), (4, 0.5)):
+        kv.publish(make(1), make(number), share)
+        await isolate.look(kv, 60 * number)
+        clients = ({"cf-connecting-ip": f"192.0.2.{n}"} for n in range(250))
+        on.append({n for n, headers in enumerate(clients) if isolate.steering_for(headers) is isolate.canary})
+    assert on[0] == on[1] < on[2]
+
+
+async def test_a_decision_without_facts_is_that_of_who_asks():
+    origins = [{"id": name, "host": f"{name}.test"} for name in "ab"]
+    palette = [Colour(((0, 1.0, 9), (1, 2.0, 9)))]
+    data = encode(built_at=1, origins=origins, palette=palette, default=0, cells={}, notes={"band_ms": 5})
+    isolate, kv = Isolate({}.get), Values()
+    kv.publish(data, make(2), 0.5)
+    await isolate.look(kv, 0)
+    seen = set()
+    for number in range(60):
+        headers = {"cf-connecting-ip": f"192.0.2.{number}"}
+        steering = isolate.steering_for(headers)
+        plan = steering.plan_for("[]").for_session(isolate.session(headers))
+        told = own_endpoints.decision(isolate, "", 5.0, "[]", headers)
+        assert (told["map"], told["canary"]) == (plan.version, steering is isolate.canary)
+        assert [c["origin"] for c in told["candidates"]] == [o.id for o in plan.origins]
+        seen.add((told["canary"], told["candidates"][0]["origin"]))
+        assert own_endpoints.decision(isolate, "canary=0", 5.0, "[]", headers)["canary"] is False
+    assert seen == {(True, "a"), (False, "a"), (False, "b")}
+
+
 async def test_an_origin_of_the_canary_alone_is_known_to_the_breaker_too():
     isolate, kv = Isolate({}.get), Values()
     kv.publish(make(1), make(2, id="b", host="b.test"), 0.25)
@@ -187,10 +231,12 @@ async def test_an_origin_that_the_control_plane_finds_well_again_is_trusted():
 def test_status_and_decision_are_json():
     isolate = Isolate({"ORIGINS": '[{"id": "a", "host": "a.test"}]', "ISOCHRONE_SECRET": "x"}.get)
     for name in ("status", "decision"):
-        status, body = own_endpoints.answer(isolate, f"/.isochrone/{name}", "asn=1", "Bearer x", 5.0)
+        status, body = own_endpoints.answer(
+            isolate, f"/.isochrone/{name}", "asn=1", {"authorization": "bearer x"}, 5.0
+        )
         assert status == 200
         assert json.loads(body)
-    assert own_endpoints.answer(isolate, "/.isochrone/status", "", "", 5.0)[0] == 404
+    assert own_endpoints.answer(isolate, "/.isochrone/status", "", {}, 5.0)[0] == 404
 
 
 def test_hosts_are_remembered_only_when_they_are_ours():
@@ -211,7 +257,7 @@ def test_origins_that_are_none_are_named():
     for origins in (
         '[{"id": "a", "host": "127.0.0.1"}]', '[{"id": "a", "host": "[::1]:443"}]', '[{"id": "a", "host": "1.2.3.999"}]',
         '[{"id": "a", "host": "a.test"}, {"id": "a", "host": "b.test"}]', "[" * 50_000, '{"a":' * 50_000, '[{"id": "a", "host": "0x7f000001"}]',
-        '[{"id": "a", "host": null}]', '[{"id": "a"}]', "[1]", '[{"id": "a", "host": "."}]', '[{"id": "a", "host": "a..test"}]',
+        "{}", '[{"id": "a", "host": null}]', '[{"id": "a"}]', "[1]", '[{"id": "a", "host": "."}]', '[{"id": "a", "host": "a..test"}]',
         '[{"id": "a", "host": "%s.test"}]' % ("x" * 64),
     ):  # fmt: skip
         got = variables(ORIGINS=origins)
@@ -227,7 +273,7 @@ def test_origins_that_are_none_are_named():
 
 def test_no_value_that_would_take_the_site_down_is_taken():
     bad = {
-        "BUDGET_MS": "0", "TRY_MS": "0.5", "LOG_SHARE": "50", "MAP_REFRESH_FLOOR_SECONDS": "100", "MAX_TRIES": 3, "ORIGINS": [],
+        "CACHE_TTL_SECONDS": "0.5", "KEEP_BODY_BYTES": "1.5", "SESSION": "header:Not A Header", "BUDGET_MS": "0", "TRY_MS": "0.5", "LOG_SHARE": "50", "MAP_REFRESH_FLOOR_SECONDS": "100", "MAX_TRIES": 3, "ORIGINS": [],
     }  # fmt: skip
     got = read(bad.get)
     assert {problem.split(" ")[0] for problem in got.problems} == bad.keys()

@@ -197,6 +197,15 @@ async def test_nor_does_a_late_canary():
     assert (snapshot.canary, snapshot.canary_share) == (None, 0.0)
 
 
+async def test_a_canary_s_share_that_is_no_number_is_told_as_the_canary_s():
+    kv, snapshot = Values(), Snapshot()
+    version = kv.publish(make(1000))
+    kv["map/current"] = json.dumps(json.loads(kv["map/current"]) | {"canary": {"share": "much"}})
+    await snapshot.refresh(kv, 0)
+    assert (snapshot.map.version, snapshot.canary) == (version, None)
+    assert snapshot.problem.startswith("canary refused")
+
+
 def test_a_map_nested_too_deep_is_refused():
     deep = json.loads("[" * 100 + "]" * 100)
     with pytest.raises(MapError, match="more than 32 deep"):

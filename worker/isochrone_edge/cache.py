@@ -6,15 +6,16 @@ import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
-from urllib.parse import quote
+
+from .headers import HOP_BY_HOP, nominated
 
 #: kept without the origin saying so; other statuses need an explicit lifetime
 _BY_DEFAULT = frozenset({200, 203, 301, 308})
 _EXPLICIT = _BY_DEFAULT | {204, 302, 307, 404, 410}
-#: in `Vary`: everything, and what the edge sets on the way to an origin
-_SET = frozenset(
-    {"*", "via", "traceparent", "tracestate", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
-)
+#: in `Vary`: everything, and what the edge sets on the way to an origin, or takes out
+_SET = HOP_BY_HOP | {
+    "*", "via", "traceparent", "tracestate", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto",
+}  # fmt: skip
 MAX_BYTES = (
     8 * 1024 * 1024
 )  # an answer of unknown length is not kept either: the copy is made beside a live stream
@@ -24,21 +25,31 @@ ORIGINAL = (
 VARIANT = "x-isochrone-kept-variant"  # what the copy was chosen by
 KEPT_AT = "x-isochrone-kept-at"  # Unix seconds
 VARY = "x-isochrone-kept-vary"  # the origin's own Vary: caches differ in what they make of it
+GENERATION = "x-isochrone-kept-generation"  # what other variants are found by: they go with the first copy
+ENDED_AT = "x-isochrone-ended-at"  # Unix seconds: no copy, but that there is none which is older
+ENDED_SECONDS = (
+    300  # for which that is known: an answer that takes longer may be kept though a write has ended it
+)
 #: which need the whole answer from the origin, or a check that only it can make
 _FOR_THE_ORIGIN = frozenset({"authorization", "range", "upgrade", "if-match", "if-unmodified-since"})
 _TAG = re.compile(
     r'(?:W/)?("[^"]*")'
 )  # of two tags only what is in quotes is compared (RFC 9110 section 8.8.3.2)
-BOOKKEEPING = (ORIGINAL, VARIANT, KEPT_AT, VARY)
+BOOKKEEPING = (ORIGINAL, VARIANT, KEPT_AT, VARY, GENERATION, ENDED_AT)
+HELD_FROM = 16384  # bytes, as of the bodies that are watched: a smaller answer is held by the runtime anyway
+HELD_BYTES = 16 * 1024 * 1024  # of an isolate's answers on their way to clients, while their copies are made
+HELD_SECONDS = 900.0  # then they are taken for gone: the runtime may have ended their request
+_QUOTED = re.compile(r'"([^"]*)"')
 
 
 def directives(field: str | None) -> dict[str, str]:
     """A Cache-Control field as name -> argument ("" without one). The first of a repeated directive counts."""
     found: dict[str, str] = {}
-    for part in (field or "").split(","):
+    text = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), field or "")
+    for part in text.split(","):
         name, _, argument = part.strip().partition("=")
         if name:
-            found.setdefault(name.strip().lower(), argument.strip().strip('"'))
+            found.setdefault(name.strip().lower(), argument.strip())
     return found
 
 
@@ -48,6 +59,8 @@ def may_answer(method: str, headers: Mapping[str, str]) -> bool:
         return False
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         return False  # a body may change the answer, and is no part of the key
+    if nominated(headers.get("connection")):
+        return False  # what the origin does not see tells nothing of its answers
     wanted = directives(headers.get("cache-control"))
     return not ("no-store" in wanted or "no-cache" in wanted or wanted.get("max-age") == "0")
 
@@ -57,8 +70,8 @@ def ends_copies(method: str, status: int) -> bool:
     return method not in ("GET", "HEAD", "OPTIONS", "TRACE") and 200 <= status < 400
 
 
-def lifetime(status: int, headers: Mapping[str, str], limit: int, *, cookie: bool = False) -> int:
-    """For how many seconds this answer may be kept; 0: not at all.
+def lifetime(status: int, headers: Mapping[str, str], limit: int, now: float, *, cookie: bool = False) -> int:
+    """For how many seconds this answer, which came `now`, may be kept; 0: not at all.
 
     `limit` (CACHE_TTL_SECONDS) is for answers that name no lifetime, and the longest for those that do. With `cookie` the
     request had one: the answer may be for its sender alone, and is kept only when it names a lifetime, or says `public`.
@@ -83,39 +96,48 @@ def lifetime(status: int, headers: Mapping[str, str], limit: int, *, cookie: boo
     for name in ("s-maxage", "max-age"):
         if name in said:
             seconds = int(said[name][:19]) if said[name].isascii() and said[name].isdecimal() else 0
-            return min(limit, max(0, seconds - _age(headers)))
+            return min(limit, max(0, seconds - _age(headers, now)))
     if cookie and "public" not in said:
         return 0
     return limit if status in _BY_DEFAULT and "expires" not in headers else 0
 
 
-def variant(vary: str | None, headers: Mapping[str, str]) -> str:
-    """What tells this request's answer from others under the same URL; "" when `Vary` names nothing."""
+def variant(vary: str | None, headers: Mapping[str, str]) -> str | None:
+    """What tells this request's answer from others under the same URL; "" when `Vary` names nothing.
+
+    None: it can't be told, since a field holds bytes that are no UTF-8, which all arrive as the same character.
+    """
     names = sorted({name.strip().lower() for name in (vary or "").split(",")} - {""})
     if not names:
         return ""
+    if any("\ufffd" in headers.get(name, "") for name in names):
+        return None
     text = "\n".join(f"{name}:{headers.get(name, '').strip()}" for name in names)
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def key(url: str, chosen: str = "") -> str:
-    """The key of a copy: the public URL, and beside it the variants that are not the first."""
+def key(url: str, chosen: str = "", generation: str = "") -> str:
+    """The key of a copy: the public URL, and for the variants that are not the first one that no public URL has."""
     if not chosen:
         return url
-    start = url.find("/", 8)
-    return f"{url[:start]}/.isochrone/variant/{quote(chosen)}{url[start:]}"
+    digest = sha256(f"{url}\n{chosen}\n{generation}".encode()).hexdigest()
+    return f"{url[: url.find('/', 8)]}/.isochrone/variant/{digest}"
 
 
 def kept(
-    headers: Mapping[str, str], seconds: int, chosen: str, now: float
+    headers: Mapping[str, str], seconds: int, chosen: str, now: float, generation: str = ""
 ) -> tuple[dict[str, str], list[str]]:
-    """Fields to set on a copy before it is kept, and those to take out."""
-    fields = {"cache-control": f"public, max-age={seconds}", KEPT_AT: str(int(now) - _age(headers))}
+    """Fields to set on a copy of an answer that came `now` before it is kept, and those to take out."""
+    fields = {"cache-control": f"public, max-age={seconds}", KEPT_AT: str(int(now) - _age(headers, now))}
+    if generation:
+        fields[GENERATION] = generation
     if "cache-control" in headers:
         fields[ORIGINAL] = headers["cache-control"]
     if headers.get("vary"):
         fields[VARY], fields[VARIANT] = headers["vary"], chosen
-    return fields, ["vary", "alt-svc", "age", *BOOKKEEPING]
+    # Of the connection, too: no cache may keep it (RFC 9111 section 3.1).
+    ends_here = [*HOP_BY_HOP - {"transfer-encoding"}, *nominated(headers.get("connection"))]
+    return fields, ["vary", "alt-svc", "age", *ends_here, *BOOKKEEPING]
 
 
 def given(headers: Mapping[str, str], now: float) -> tuple[dict[str, str], list[str]]:
@@ -150,6 +172,34 @@ def unchanged(status: int, copy: Mapping[str, str], headers: Mapping[str, str]) 
         return False
 
 
-def _age(headers: Mapping[str, str]) -> int:
-    text = headers.get("age", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+class Held:
+    """How many bytes of answers an isolate holds because copies of them are made: a slow client's answer waits in memory."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, tuple[int, float]] = {}  # by number: how many, until when
+        self._number = 0
+
+    def take(self, size: int, now: float) -> int | None:
+        """A number to give back, or None: then no copy is made of this answer. 0 for a small one, which counts for nothing."""
+        if size < HELD_FROM:
+            return 0
+        self._bytes = {n: entry for n, entry in self._bytes.items() if entry[1] > now}
+        if size + sum(held for held, _ in self._bytes.values()) > HELD_BYTES:
+            return None
+        self._number += 1
+        self._bytes[self._number] = size, now + HELD_SECONDS
+        return self._number
+
+    def give_back(self, number: int) -> None:
+        """The client has the answer, or has left."""
+        self._bytes.pop(number, None)
+
+
+def _age(headers: Mapping[str, str], now: float) -> int:
+    """The age of an answer that came `now`, in seconds (RFC 9111 section 4.2.3)."""
+    text = headers.get("age", "").partition(",")[0].strip()
+    told = int(text[:10]) if text.isascii() and text.isdecimal() else 0
+    try:
+        return max(told, int(now - parsedate_to_datetime(headers["date"]).timestamp()))
+    except (KeyError, ValueError, TypeError, OverflowError):  # without a date, or with one that is none
+        return told

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .hop import KEPT, PSEUDONYM, forwarded_for, version_of, via
+from .hop import KEPT, PSEUDONYM, forwarded_for, is_token, version_of, via
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -37,7 +37,7 @@ def nominated(connection: str | None) -> list[str]:
     if not connection:
         return []
     names = (name.strip().lower() for name in connection.split(","))
-    return [name for name in names if name and name not in _RUNTIME and name not in KEPT and _token(name)]
+    return [name for name in names if name and name not in _RUNTIME and name not in KEPT and is_token(name)]
 
 
 def dropped_from_request(headers: Mapping[str, str], method: str = "GET") -> list[str]:
@@ -148,9 +148,5 @@ def one_cookie_field(fields: str) -> str:
     first, *others = value.split(", ")
     for part in others:
         name, equals, _ = part.partition("=")
-        first += f"; {part}" if equals and name and _token(name) else f", {part}"
+        first += f"; {part}" if equals and is_token(name) else f", {part}"
     return json.dumps({**json.loads(fields), "cookie": first}, ensure_ascii=False, separators=(",", ":"))
-
-
-def _token(text: str) -> bool:
-    return all(c.isascii() and (c.isalnum() or c in "!#$%&'*+-.^_`|~") for c in text)

@@ -27,3 +27,8 @@ def via(before: str | None, protocol: str | None) -> str:
 def version_of(protocol: str | None) -> str:
     """As `Via` has it."""
     return protocol[5:] if protocol in _PROTOCOLS and protocol else "1.1"
+
+
+def is_token(text: str) -> bool:
+    """Whether it can be a field's or a cookie's name (RFC 9110 section 5.6.2)."""
+    return bool(text) and all(c.isascii() and (c.isalnum() or c in "!#$%&'*+-.^_`|~") for c in text)

@@ -15,11 +15,15 @@ from .steer import Steering
 from .variables import read
 
 if TYPE_CHECKING:
+    from .cache import Held
     from .hedge import Hedging
     from .snapshot import KV
 
 _HOSTS_KEPT = 256
 _LANES_KEPT = 2048
+_CANARY = hashed(
+    "canary"
+)  # the same for each canary: a new one, or a larger share, moves no session that it needn't
 
 
 def protocol_of(facts: str) -> str:
@@ -45,6 +49,7 @@ class Isolate:
         self.breaker = Breaker()
         self.breaker.among(origin.id for origin in variables.origins)
         self.hedging: Hedging | None = None
+        self.held: Held | None = None  # with the cache alone
         if variables.hedge:
             from .hedge import Hedging, TokenBucket, Usual
 
@@ -128,7 +133,7 @@ class Isolate:
         asked = headers.get("x-canary")
         if asked is not None:
             return canary if asked == "1" else self.steering
-        drawn = unit(hashed(self.session(headers)), hashed(canary.version))
+        drawn = unit(hashed(self.session(headers)), _CANARY)
         return canary if drawn < self.snapshot.canary_share else self.steering
 
     def session(self, headers: Mapping[str, str]) -> str:

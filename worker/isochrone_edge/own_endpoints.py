@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any
@@ -23,13 +24,13 @@ def answer(
     isolate: Isolate,
     path: str,
     query: str,
-    authorization: str,
+    headers: Mapping[str, str],
     now: float,
     client: str = "[]",
     method: str = "GET",
 ) -> tuple[int, str]:
-    """Status and body. `client` has the facts of who asks, as a JSON list in the order of `Facts`."""
-    if not opens(isolate.variables.secret, authorization):
+    """Status and body. `headers` are those of who asks, and `client` its facts, as a JSON list in the order of `Facts`."""
+    if not opens(isolate.variables.secret, headers.get("authorization", "")):
         return _NOT_FOUND
     name = path.removeprefix(OWN)
     if name in ("status", "decision") and method not in METHODS:
@@ -37,41 +38,48 @@ def answer(
     if name == "status":
         return 200, json.dumps(status(isolate, now))
     if name == "decision":
-        return 200, json.dumps(decision(isolate, query, now, client))
+        return 200, json.dumps(decision(isolate, query, now, client, headers))
     return _NOT_FOUND
 
 
 def opens(secret: str, authorization: str) -> bool:
     """Whether the Authorization field brings the secret. Digests are compared: neither length nor content shows in time."""
-    given = sha256(authorization.encode("utf-8", "replace")).digest()
-    wanted = sha256(f"Bearer {secret}".encode("utf-8", "replace")).digest()
-    return compare_digest(given, wanted) and bool(secret)
+    scheme, _, token = authorization.partition(" ")
+    given = sha256(token.encode("utf-8", "replace")).digest()
+    wanted = sha256(secret.encode("utf-8", "replace")).digest()
+    return compare_digest(given, wanted) and bool(secret) and scheme.lower() == "bearer"
 
 
-def decision(isolate: Isolate, query: str, now: float, client: str = "[]") -> dict[str, Any]:
+def decision(
+    isolate: Isolate, query: str, now: float, client: str = "[]", headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Which origins a client with these facts would get, and why. `session` and `canary=1` may be given too.
 
-    Without any fact it is who asks: then the answer is what a request of this very client gets.
+    Without any fact it is who asks: then the answer is what a request of this very client gets, by its session and its
+    share in the canary, as long as none of the origins is ejected.
     """
     asked = dict(parse_qsl(query))
-    asn = asked.get("asn", "")
-    if _FACTS.isdisjoint(asked):
+    asn, asker = asked.get("asn", ""), _FACTS.isdisjoint(asked)
+    if asker:
         facts = facts_of(*json.loads(client)[:6])
     else:
         facts = facts_of(
             int(asn) if asn.isascii() and asn.isdigit() and len(asn) < 11 else None,
             asked.get("country"), asked.get("colo"), asked.get("continent"), asked.get("latitude"), asked.get("longitude"),
         )  # fmt: skip
-    canary = isolate.canary if asked.get("canary") == "1" else None
-    plan = (canary or isolate.steering).plan(facts)
-    if "session" in asked:
-        plan = plan.for_session(asked["session"])
-    steering = canary or isolate.steering
+    steering = isolate.steering
+    if asked.get("canary") == "1":
+        steering = isolate.canary or steering
+    elif asker and "canary" not in asked:
+        steering = isolate.steering_for(headers or {})
+    plan = steering.plan(facts)
+    if "session" in asked or asker:
+        plan = plan.for_session(asked["session"] if "session" in asked else isolate.session(headers or {}))
     live = steering.map
     rtt_ms = {c.origin: c.rtt_ms for c in live.candidates(plan.colour)} if live is not None else {}
     return {
         "map": plan.version,
-        "canary": canary is not None,
+        "canary": steering is not isolate.steering,
         "colour": plan.colour,
         "reason": plan.reason,
         "band": plan.band,

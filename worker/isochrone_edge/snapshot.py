@@ -111,7 +111,7 @@ class Snapshot:
         if isinstance(error, MapError):
             self._note("damaged", f"{what}: {error}")
         elif isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
-            self._note("damaged", f"manifest refused: {error!r}")
+            self._note("damaged", f"{what.replace('map', 'manifest')}: {error!r}")
         else:
             self._note("unreachable", f"KV not reachable: {error}")
 

@@ -166,6 +166,8 @@ def built_in_origins(entries: Sequence[Mapping[str, object]]) -> tuple[Origin, .
 
     Raises ValueError, KeyError or TypeError for what is no list of origins.
     """
+    if not isinstance(entries, list):
+        raise TypeError("it is no list of objects with an id and a host")
     origins: dict[str, Origin] = {}
     for entry in entries:
         if not (isinstance(entry, dict) and isinstance(entry.get("host"), str) and "id" in entry):

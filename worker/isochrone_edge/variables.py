@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from . import shallow
+from .hop import is_token
 from .hosts import host_allowed
 from .record import Record
 from .steer import Origin, built_in_origins
@@ -87,25 +88,25 @@ def read(get: Callable[[str], object]) -> Variables:
     floor = value("MAP_REFRESH_FLOOR_SECONDS", _floor)
     return Variables(
         origins=value("ORIGINS", lambda text: built_in_origins(shallow.loads(text))),
-        site=value("SITE", _hosts),
+        site=value("SITE", lambda text: _hosts(text, problems)),
         refresh=value("MAP_REFRESH_SECONDS", lambda text: _at_least(floor, text)),
         cold_wait=value("COLD_MAP_WAIT_MS", _number) / 1000,
         limits=Limits(
             budget=value("BUDGET_MS", _positive) / 1000,
             each_try=value("TRY_MS", _positive) / 1000,
-            tries=int(value("MAX_TRIES", _positive)),
+            tries=value("MAX_TRIES", lambda text: _whole(text, 1)),
             retry_statuses=value("RETRY_STATUSES", _statuses),
         ),
-        keep_body=int(value("KEEP_BODY_BYTES", _number)),
+        keep_body=value("KEEP_BODY_BYTES", _whole),
         alt_svc=value("ALT_SVC", lambda text: _one_of(text, "on", "off", "clear")),
         band_ms=value("BAND_MS", _number),
         session=value("SESSION", _session),
-        cache_ttl=int(value("CACHE_TTL_SECONDS", _number)),
+        cache_ttl=value("CACHE_TTL_SECONDS", _whole),
         hedge=value("HEDGE", lambda text: _one_of(text, "on", "off")) == "on",
         slow=value("SLOW_MS", _number) / 1000,
         log_share=value("LOG_SHARE", _share),
         crossing=value("CROSSING", lambda text: _one_of(text, "on", "off")) == "on",
-        secret=value("ISOCHRONE_SECRET", str),
+        secret=value("ISOCHRONE_SECRET", str.strip),
         problems=tuple(problems),
     )
 
@@ -115,6 +116,13 @@ def _number(text: str) -> float:
     if not 0 <= number < 1e9:
         raise ValueError(f"{text!r} is not between 0 and 1e9")
     return number
+
+
+def _whole(text: str, least: float = 0) -> int:
+    number = _at_least(least, text)
+    if number != int(number):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(number)
 
 
 def _positive(text: str) -> float:
@@ -158,18 +166,23 @@ def _statuses(text: str) -> frozenset[int]:
     return numbers
 
 
-def _hosts(text: str) -> frozenset[str]:
-    hosts = frozenset(part.strip().lower() for part in text.split(",") if part.strip())
-    for host in hosts:
-        if not host_allowed(host, frozenset()):
-            raise ValueError(f"{host!r} is not a host")
-    return hosts
+def _hosts(text: str, problems: list[str]) -> frozenset[str]:
+    """Those that are hosts: one that is none must not open the edge to any. A usual port is none of its own."""
+    named = [part.strip().lower() for part in text.split(",") if part.strip()]
+    hosts = {host for host in named if host_allowed(host, frozenset())}
+    wrong = ", ".join(repr(host) for host in named if host not in hosts)
+    if wrong and not hosts:
+        raise ValueError(f"{wrong}: no host")
+    if wrong:
+        problems.append(f"SITE holds what is no host: {wrong}; the others are in force")
+    return frozenset(host.removesuffix(":443").removesuffix(":80") for host in hosts)
 
 
 def _session(text: str) -> tuple[str, str]:
     if not text:
         return "", ""
     kind, _, name = text.partition(":")
-    if kind not in ("cookie", "header") or not name:
+    name = name.strip()
+    if kind not in ("cookie", "header") or not is_token(name):
         raise ValueError(f"{text!r} is neither cookie:NAME nor header:NAME")
     return kind, name.lower() if kind == "header" else name
