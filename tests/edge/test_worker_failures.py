@@ -156,6 +156,17 @@ async def test_a_long_upload_takes_its_time_and_one_that_stands_still_does_not(s
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.parametrize("crossing", ["on", "off"])
+async def test_any_status_that_is_configured_goes_on_and_no_more_than_max_tries(crossing):
+    async with a_site("a", "b", "c", RETRY_STATUSES="429,503", MAX_TRIES="2", CROSSING=crossing) as site:
+        site.a.answer = status(429)
+        response, body = await site.get()
+        assert (response.status, json.loads(body)["region"], tries(response)) == (200, "b", 2)
+        site.b.answer = status(503)
+        response, _ = await site.get()
+        assert (response.status, tries(response), site.c.seen) == (503, 2, [])
+
+
 async def test_a_stream_is_not_cut_by_the_deadline(site):
     async def stream(request, reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -165,10 +176,13 @@ async def test_a_stream_is_not_cut_by_the_deadline(site):
             await asyncio.sleep(0.1)
         writer.write(b"0\r\n\r\n")
 
-    site.a.answer = stream
-    for method in ("GET", "POST"):
-        response, body = await site.get(method=method)
-        assert (response.status, body) == (200, b"x" * 12)
+    for failed in (False, True):  # what an origin that has failed lately gets can be aborted
+        for method in ("GET", "POST"):
+            site.a.answer = reset if failed else stream
+            await site.get()
+            site.a.answer = stream
+            response, body = await site.get(method=method)
+            assert (response.status, tries(response), body) == (200, 1, b"x" * 12)
 
 
 async def test_no_origin_reachable_is_502_and_none_at_all_is_503(site):
@@ -182,7 +196,7 @@ async def test_no_origin_reachable_is_502_and_none_at_all_is_503(site):
     )  # fmt: skip
     assert response.headers["cache-control"] == "no-store"
     line = json.loads(await site.edge.wait_for_log(trace))
-    assert line["event"] == "failure"
+    assert (line["event"], line["trace_id"]) == ("failure", trace)
     assert line["reason"] == "default:measured|unreachable"
     assert (line["path"], line["status"], line["tries"], line["map"]) == (
         "/secret",
@@ -275,6 +289,8 @@ async def test_an_answer_cut_off_in_its_body_counts_and_the_origin_is_left(site)
     told = await site.status()
     assert told["ejected"].keys() == {"a"}
     assert told["requests"]["cut"] >= 2
+    line = json.loads(await site.edge.wait_for_log('"event": "cut"'))
+    assert (line["reason"], line["origin"]) == ("origin:reset_in_body", "a")
 
 
 async def test_clients_that_leave_are_not_held_against_the_origin(site):
@@ -311,10 +327,21 @@ async def test_slow_and_repeated_requests_are_logged(site):
         "FRA",
     )
     assert line["origin_ms"] >= 250
+    await site.get("/slow-and-plain")  # quick until its end
+    assert json.loads(await site.edge.wait_for_log('"/slow-and-plain"'))["event"] == "slow"
+    site.a.answer = None
+    before = (await site.status())["requests"]["retried"]
     trace = "b" * 32
     await site.get(headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}, cf=DEAD_FIRST)
     line = json.loads(await site.edge.wait_for_log(trace))
     assert (line["event"], line["tries"], line["reason"]) == ("failover", 2, "asn:measured|unreachable")
+    assert (line["trace_id"], line["colour"]) == (trace, 1)
+    assert (await site.status())["requests"]["retried"] == before + 1
+    trace, site.a.answer = "c" * 32, status(500)
+    await site.get(headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
+    line = json.loads(await site.edge.wait_for_log(trace))
+    # It is the origin's own, and a failure all the same.
+    assert (line["event"], line["status"], line["origin"]) == ("failure", 500, "a")
 
 
 async def test_a_share_of_all_requests_is_logged_and_their_traces_say_so():
@@ -323,6 +350,12 @@ async def test_a_share_of_all_requests_is_logged_and_their_traces_say_so():
         _, trace, _, flags = site.a.seen[-1].get("traceparent").split("-")
         assert flags == "01"
         assert json.loads(await site.edge.wait_for_log(trace))["event"] == "sampled"
+    async with a_site("a", LOG_SHARE="0.3") as site:
+        for _ in range(200):
+            await site.get()
+        flags = [seen.get("traceparent")[-2:] for seen in site.a.seen]
+        assert 25 <= flags.count("01") <= 95
+        assert flags.count("01") + flags.count("00") == 200
 
 
 @pytest.mark.parametrize("crossing", ["on", "off"])
@@ -337,6 +370,11 @@ async def test_a_hedge_is_sent_after_the_usual_time_and_the_loser_is_let_go(cros
                 await site.get()
             sent += 40
             hedged = (await site.status())["requests"]["hedged"]
+        site.a.answer = slow(0.3)
+        response, body = await site.get(
+            method="POST", data=b"x"
+        )  # there is a token for it, but it may not be repeated
+        assert (response.status, tries(response), body) == (200, 1, b"ok")
         left = asyncio.Event()
 
         async def late(request, reader, writer):
@@ -356,13 +394,10 @@ async def test_a_hedge_is_sent_after_the_usual_time_and_the_loser_is_let_go(cros
         assert (response.status, body, tries(response)) == (200, b"fine", 2)
         site.b.answer = None
         assert (await site.status())["requests"]["hedged"] == hedged + 1
-        # No more than 5 %, and a request that may not be repeated never hedges.
+        # No more than 5 %.
         site.a.answer = slow(0.2)
         await asyncio.gather(*(site.get() for _ in range(40)))
-        assert hedged + 1 < (await site.status())["requests"]["hedged"] <= 0.05 * (sent + 41)
-        site.b.seen.clear()
-        await site.get(method="POST", data=b"x")
-        assert site.b.seen == []
+        assert hedged + 1 < (await site.status())["requests"]["hedged"] <= 0.05 * (sent + 42)
 
 
 async def test_a_burst_through_a_dead_origin_is_served(site):

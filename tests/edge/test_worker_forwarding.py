@@ -5,12 +5,13 @@ import gzip
 import hashlib
 import io
 import os
+import re
 
 import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
-from edge_support import OK, a_site, status, websocket
+from edge_support import OK, a_site, slow, status, websocket
 
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND")
@@ -197,11 +198,12 @@ async def test_statuses_and_redirects_are_passed_on(site, code):
 
 
 async def test_several_cookie_fields_arrive_as_one(site):
-    for line, body in ((b"GET", b""), (b"POST", b"small"), (b"PUT", bytes(20_000))):
+    for line, body in ((b"GET", b""), (b"POST", b""), (b"POST", b"small"), (b"PUT", bytes(20_000))):
         site.near.seen.clear()
+        length = b"Content-Length: %d\r\n" % len(body) if line != b"GET" else b""  # else not the quick way
         await site.raw(
-            b"%b / HTTP/1.1\r\nHost: h\r\nCookie: a=1\r\nCookie: b=2; c=x,y\r\nContent-Length: %d\r\n\r\n%b"
-            % (line, len(body), body)
+            b"%b / HTTP/1.1\r\nHost: h\r\nCookie: a=1\r\nCookie: b=2; c=x,y\r\n%b\r\n%b"
+            % (line, length, body)
         )
         (seen,) = site.near.seen
         assert (seen.all("cookie"), seen.length) == (["a=1; b=2; c=x,y"], len(body))
@@ -387,6 +389,18 @@ async def test_seen_from_outside(site):
     site.near.answer = b"HTTP/1.1 200 OK\r\nserver-timing: db;dur=5\r\ncontent-length: 0\r\n\r\n"
     response, _ = await site.get()
     assert ", ".join(response.headers.getall("server-timing")).startswith("db;dur=5, colour")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_whose_time_it_was_is_told_in_milliseconds(site, method):
+    site.near.answer = slow(0.3)
+    response, _ = await site.get(method=method)
+    took = {
+        name: float(ms)
+        for name, ms in re.findall(r"(origin|edge);[^,]*?dur=([0-9.]+)", response.headers["server-timing"])
+    }
+    assert 290 <= took["origin"] < 3000
+    assert took["edge"] < 290
 
 
 async def test_fields_of_the_connection_go_though_none_names_them_and_none_can_name_ours(site):

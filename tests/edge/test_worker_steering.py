@@ -110,6 +110,10 @@ async def test_alt_svc_only_when_and_as_long_as_the_map_promises_it(site):
     site.a.answer = websocket
     async with site.session.ws_connect(site.edge.url) as socket:
         assert "alt-svc" not in socket._response.headers
+    # The promise is that of the origin that answered: this one has none.
+    site.a.answer = status(503)
+    name, response = await region(site)
+    assert (name, "alt-svc" in response.headers) == ("b", False)
     site.reset()
     # The map's own end is the promise's end.
     await site.publish(
@@ -244,6 +248,7 @@ async def test_own_endpoints(site):
     told = await site.status()
     assert (told["map"], told["problem"], told["variables"]) == (version, "", [])
     assert told["requests"]["requests"] > 0
+    assert abs(time.time() - 70 - told["age_s"]) < 60
     for path in ("status", "decision?asn=1", "", "x"):
         for headers in (
             {},

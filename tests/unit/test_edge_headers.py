@@ -136,7 +136,7 @@ def fail(constant):
     raise AssertionError(f"{constant} is no JSON")
 
 
-@given(st.text(max_size=12), st.floats(0.001, 10))
+@given(st.text(max_size=12) | st.integers(0, 10**12).map(str), st.floats(0.001, 10))
 def test_a_budget_can_only_be_shortened(text, limit):
     assert 0 <= h.budget_seconds({h.BUDGET: text}, limit) <= limit
     assert h.budget_seconds({}, limit) == limit

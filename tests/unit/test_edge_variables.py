@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isochrone_edge import own_endpoints
 from isochrone_edge.isolate import Isolate, protocol_of
-from isochrone_edge.latency_map import LatencyMap
+from isochrone_edge.latency_map import LatencyMap, letters
 from isochrone_edge.latency_map_writer import Colour, encode
 from isochrone_edge.problem import TITLES, problem
 from isochrone_edge.variables import DEFAULTS, read
@@ -237,6 +237,37 @@ def test_status_and_decision_are_json():
         assert status == 200
         assert json.loads(body)
     assert own_endpoints.answer(isolate, "/.isochrone/status", "", {}, 5.0)[0] == 404
+
+
+async def test_a_decision_is_that_of_the_client_asked_about():
+    origins = [{"id": name, "host": f"{name}.test"} for name in "ab"]
+    palette = [Colour(((0, 1.0, 1), (1, 2.0, 1))), Colour(((1, 1.0, 1), (0, 2.0, 1)))]
+    cells = {
+        "asn": {64: 1},
+        "colo": {letters("FRA"): 1},
+        "country": {letters("FR"): 1},
+        "continent": {letters("EU"): 1},
+    }
+    isolate, kv = Isolate({"ISOCHRONE_SECRET": "x"}.get), Values()
+    data = encode(built_at=1, origins=origins, palette=palette, default=0, cells=cells, notes={"band_ms": 3})
+    kv.publish(data)
+    await isolate.look(kv, 5.0)
+
+    def decision(query, client="[]"):
+        return json.loads(
+            own_endpoints.answer(
+                isolate, "/.isochrone/decision", query, {"authorization": "Bearer x"}, 5.0, client
+            )[1]
+        )
+
+    for query, level in (
+        ("", "default"), ("asn=64", "asn"), ("colo=FRA", "colo"), ("country=FR", "country"), ("continent=EU", "continent"),
+    ):  # fmt: skip
+        told = decision(query)
+        assert (told["reason"], told["colour"]) == (f"{level}:measured:band", int(bool(query)))
+    assert decision("", '[64,"DE","MUC",null,null,null,"HTTP/2"]')["reason"] == "asn:measured:band"
+    first = {decision(f"session={n}")["candidates"][0]["origin"] for n in range(20)}
+    assert first == {"a", "b"}
 
 
 def test_hosts_are_remembered_only_when_they_are_ours():

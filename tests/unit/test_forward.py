@@ -80,6 +80,13 @@ async def test_a_budget_that_is_gone_is_504_whatever_ended_the_last_try():
     assert (done.status, done.reason, world.sent) == (504, "deadline", ["a"])
 
 
+async def test_a_last_try_that_times_out_is_504_though_there_is_time_left():
+    done = await World(**dict.fromkeys("abcd", (9.0, "ok"))).run(budget=60.0, each_try=2.0)
+    assert (done.status, done.reason, done.tries) == (504, "timeout", 4)
+    done = await World(a=(9.0, "ok")).run(budget=60.0, each_try=2.0, repeatable=False)
+    assert (done.status, done.reason, done.tries) == (504, "timeout", 1)
+
+
 async def test_the_breaker_spares_later_requests_the_dead_origin():
     breaker, world = Breaker(), World(a=(0.01, "refused"))
     for _ in range(FAILURES):
@@ -95,6 +102,16 @@ def test_a_request_that_would_not_go_there_first_does_not_spend_the_trial():
         breaker.failed("b", 0.0)
     assert breaker.order("abcd", EJECT_SECONDS) == list("acdb")
     assert breaker.order("bacd", EJECT_SECONDS) == list("bacd")
+
+
+async def test_what_may_not_be_repeated_is_never_the_trial():
+    breaker, world = Breaker(), World()
+    for _ in range(FAILURES):
+        breaker.failed("a", world.now)
+    world.now += EJECT_SECONDS
+    await world.run(breaker, repeatable=False)
+    await world.run(breaker)
+    assert world.sent == ["b", "a"]
 
 
 def test_one_trial_brings_an_origin_back_and_failing_it_doubles_the_pause():
@@ -123,12 +140,20 @@ def test_ejections_double_up_to_the_limit():
     assert lengths == [30, 60, 120, 240, 300, 300]
 
 
+def test_of_many_that_have_failed_half_keep_their_place():
+    breaker = Breaker()
+    for name in "abcde":
+        breaker.failed(name, 0.0, FAILURES)
+    assert breaker.order("abcdefg", 1.0) == list("defgabc")
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.booleans(), st.floats(0, 100)), max_size=200))
 def test_order_is_always_a_permutation_and_never_puts_more_than_half_back(events):
     breaker, now = Breaker(), 0.0
     for name, good, wait in events:
         now += wait
-        breaker.succeeded(name) if good else breaker.failed(name, now)
+        for _ in range(FAILURES):
+            breaker.succeeded(name) if good else breaker.failed(name, now)
         order = breaker.order("abcdefg", now)
         assert sorted(order) == list("abcdefg")
         assert order[:4] == sorted(order[:4])  # at least four of seven keep their rank among themselves
