@@ -16,8 +16,7 @@ class Store:
     """The Cache API under the public URL, with `Vary` honoured."""
 
     def __init__(self, rim: Rim, url: str, headers: dict[str, str]) -> None:
-        # As the runtime asks an origin for it: without dots, and what follows "#".
-        self._rim, self._url, self._headers = rim, js.URL.new(url).href.partition("#")[0], headers
+        self._rim, self._url, self._headers = rim, url.partition("#")[0], headers
         self._generation = ""  # of the first copy, when that is another variant
         self._cache = js.caches.default
 
@@ -32,7 +31,7 @@ class Store:
         if chosen != (hit.headers.get(cache.VARIANT) or ""):
             self._generation = hit.headers.get(cache.GENERATION) or ""
             hit = await self._cache.match(cache.key(self._url, chosen, self._generation))
-            if not hit or hit.headers.get(cache.VARIANT) != chosen:
+            if not hit:
                 return None
         return hit
 
