@@ -253,6 +253,16 @@ async def test_the_budget_runs_from_when_the_request_came():
     assert (done.status, done.reason, done.tries) == (504, "deadline", 2)
 
 
+async def test_what_went_before_the_first_try_is_not_the_origins_time():
+    for first, seconds in ((None, 0.25), (ORIGINS[0], 1.25)):  # an origin that was asked already has had it
+        world = World(a=(0.25, "ok"))
+        done = await forward(
+            ORIGINS, world.send, repeatable=lambda sent: True, breaker=Breaker(), clock=world.clock,
+            limits=Limits(), began=99.0, first=first,
+        )  # fmt: skip
+        assert (done.response, done.seconds) == ("ok", seconds)
+
+
 async def test_an_origin_that_was_asked_already_comes_first_whatever_the_breaker_says():
     breaker, world = Breaker(), World(b=(0.01, "refused"))
     for _ in range(FAILURES):

@@ -87,6 +87,7 @@ async def forward(
     """
     now = clock()
     began = now if began is None else began
+    since = began if first is not None else now  # before, it was the edge's own time
     if breaker.any_ejected():
         by_id = {origin.id: origin for origin in origins}
         origins = [by_id[name] for name in breaker.order(by_id, now, trial=repeatable(True))]
@@ -117,7 +118,7 @@ async def forward(
         except (Unreachable, TimeoutError) as caught:
             error = caught
         except Blameless as caught:
-            return Forwarded(None, None, tries, caught.status, clock() - began, caught.reason)
+            return Forwarded(None, None, tries, caught.status, clock() - since, caught.reason)
         if isinstance(send, _Hedged):
             origin, asked, hedged = send.winner, send.asked, send.hedged
             tries += send.extra
@@ -149,7 +150,7 @@ async def forward(
                     origin,
                     tries,
                     status,
-                    now - began,
+                    now - since,
                     reason if tries > 1 + hedged else "ok",
                     hedged,
                 )
@@ -160,10 +161,10 @@ async def forward(
         if not repeatable(sent):
             break
     if held is not None:
-        return Forwarded(held[1], held[2], tries, held[0], now - began, "status")
+        return Forwarded(held[1], held[2], tries, held[0], now - since, "status")
     if tries and now - began >= limits.budget:
         status, reason = 504, "deadline"
-    return Forwarded(None, None, tries, status, now - began, reason)
+    return Forwarded(None, None, tries, status, now - since, reason)
 
 
 class _Hedged:
