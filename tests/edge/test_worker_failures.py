@@ -1,6 +1,7 @@
 """When origins refuse, hang, fail or break off: deadlines, failover, breaker, hedging, answers, and the log."""
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -188,6 +189,7 @@ async def test_a_stream_is_not_cut_by_the_deadline(site):
 async def test_no_origin_reachable_is_502_and_none_at_all_is_503(site):
     for origin in site.origins.values():
         origin.answer = reset
+    before = (await site.status())["requests"]
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     response, body = await site.get("/secret?q=1", headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
     told = json.loads(body)
@@ -206,6 +208,8 @@ async def test_no_origin_reachable_is_502_and_none_at_all_is_503(site):
     )
     response, body = await site.get(method="HEAD")
     assert (response.status, body) == (502, b"")
+    told = (await site.status())["requests"]
+    assert (told["failed"], told["refused"]) == (before["failed"] + 2, before["refused"])
 
 
 def told_map(response):
@@ -217,6 +221,8 @@ async def test_without_any_origin_the_edge_refuses(site):
         response, body = await empty.get()
         assert (response.status, response.headers["retry-after"]) == (503, "5")
         assert json.loads(body)["status"] == 503
+        told = (await empty.status())["requests"]
+        assert (told["failed"], told["refused"]) == (0, 1)
 
 
 async def test_the_last_answer_is_given_when_all_fail_with_one(site):
@@ -291,6 +297,30 @@ async def test_an_answer_cut_off_in_its_body_counts_and_the_origin_is_left(site)
     assert told["requests"]["cut"] >= 2
     line = json.loads(await site.edge.wait_for_log('"event": "cut"'))
     assert (line["reason"], line["origin"]) == ("origin:reset_in_body", "a")
+
+
+async def test_an_answer_that_came_whole_makes_up_for_one_cut_off(site):
+    async def sometimes_cut(request, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + bytes(50_000))
+        await writer.drain()
+        if request.target == "/cut":
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+            raise ConnectionResetError
+        writer.write(bytes(50_000))
+
+    site.a.answer = sometimes_cut
+    before = (await site.status())["requests"]["cut"]
+    for path in ("/cut", "/whole", "/cut"):
+        with contextlib.suppress(aiohttp.ClientError):
+            await site.get(path)
+        await asyncio.sleep(0.3)
+    for _ in range(50):
+        told = await site.status()
+        if told["requests"]["cut"] == before + 2:
+            break
+        await asyncio.sleep(0.1)
+    assert (told["requests"]["cut"], told["ejected"]) == (before + 2, {})
 
 
 async def test_clients_that_leave_are_not_held_against_the_origin(site):
@@ -386,7 +416,7 @@ async def test_a_hedge_is_sent_after_the_usual_time_and_the_loser_is_let_go(cros
 
         async def long(request, reader, writer):  # at the end of its answer all would be let go anyway
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nfi\r\n")
-            await asyncio.wait_for(left.wait(), 2)
+            await asyncio.wait_for(left.wait(), 1)
             writer.write(b"2\r\nne\r\n0\r\n\r\n")
 
         site.a.answer, site.b.answer = late, long

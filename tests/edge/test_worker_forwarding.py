@@ -344,6 +344,7 @@ async def test_a_trace_is_continued_or_begun(site):
     ids = set()
     for bad in (
         None,
+        None,
         "",
         "00-0",
         f"00-{'0' * 32}-{parent}-01",
@@ -357,7 +358,7 @@ async def test_a_trace_is_continued_or_begun(site):
         assert (version, len(identity), len(hop), flags) == ("00", 32, 16, "00")
         assert seen.get("tracestate") == "isochrone=colour:-1;map:none"
         ids.add(identity)
-    assert len(ids) == 7
+    assert len(ids) == 8
     assert trace not in ids
 
 

@@ -50,6 +50,16 @@ async def test_a_host_that_is_not_ours_gets_421(site, host):
     assert reached(site) == []
 
 
+async def test_who_is_refused_is_in_the_log(site):
+    trace = "d" * 32
+    headers = {"host": "evil.test", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    response, _ = await site.get("/x?token=1", headers=headers)
+    assert response.status == 421
+    line = json.loads(await site.edge.wait_for_log(trace))
+    assert (line["event"], line["status"], line["path"], line["origin"]) == ("failure", 421, "/x", "")
+    assert line["reason"] == "none|refused:host"
+
+
 async def test_our_hosts_are_served_in_any_spelling(site):
     for host in ("www.example.test", "WWW.Example.TEST", "www.example.test:443", "example.test:8080"):
         assert (await site.raw(b"GET / HTTP/1.1\r\nHost: " + host.encode() + b"\r\n\r\n")).startswith(
@@ -315,6 +325,7 @@ async def test_the_edges_own_is_read_only(site):
             )
             if method in ("GET", "HEAD"):
                 assert (response.status, bool(body)) == (200, method == "GET")
+                assert response.headers["cache-control"] == "no-store"
             else:
                 assert (response.status, response.headers["allow"]) == (405, "GET, HEAD"), method
     assert reached(site) == []

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from edge_support import OK, a_site, hang, make_map, reset, status
 
+from isochrone_edge.latency_map import grid_key, letters
+from isochrone_edge.latency_map_writer import Colour, encode
+
 pytestmark = [pytest.mark.edge, pytest.mark.asyncio(loop_scope="module")]
 WORKER = Path(__file__).parents[2] / "worker"
 FIELDS = [
@@ -84,6 +87,36 @@ async def test_a_request_goes_on_where_the_quick_way_ends(tmp_path, answer):
         assert response.status == 200
         assert 'origin;desc="b"' in response.headers["server-timing"]
         assert 'tries;desc="2"' in response.headers["server-timing"]
+
+
+@pytest.mark.parametrize("crossing", ["on", "off"])
+async def test_each_fact_leads_to_its_own_cell(crossing):
+    """Each kind of cell has a colour of its own, and each colour an origin."""
+    origins = [{"id": name, "host": f"{name}.origins.test"} for name in "abcdef"]
+    palette = [Colour(((n, 5.0, 20),)) for n in range(6)]
+    cells = {
+        "asn": {64500: 1}, "grid": {grid_key(50.1, 8.7, 5): 2}, "colo": {letters("FRA"): 3}, "country": {letters("FR"): 4},
+        "continent": {letters("SA"): 5},
+    }  # fmt: skip
+    async with a_site(*"abcdef", CROSSING=crossing) as site:
+        await site.publish(
+            encode(built_at=1, origins=origins, palette=palette, default=0, cells=cells, grid_step=5)
+        )
+        nowhere = {
+            "asn": 1,
+            "country": "XX",
+            "colo": "XXX",
+            "continent": "XX",
+            "latitude": "-50",
+            "longitude": "-120",
+        }
+        for facts, name in (
+            ({}, "a"), ({"asn": 64500}, "b"), ({"latitude": "50.1", "longitude": "8.7"}, "c"), ({"colo": "FRA"}, "d"),
+            ({"country": "FR"}, "e"), ({"continent": "SA"}, "f"),
+        ):  # fmt: skip
+            for method in ("GET", "POST"):
+                response, _ = await site.get("/", {**nowhere, **facts}, method)
+                assert f'origin;desc="{name}"' in response.headers["server-timing"], (facts, method)
 
 
 async def test_an_answer_counts_although_its_origin_has_left_the_map():

@@ -235,13 +235,14 @@ def test_newer_evidence_takes_the_place_of_older():
 
 
 async def test_what_was_never_sent_is_sent_elsewhere():
-    sent = []
-    world = World(a=(0.01, 521))
-    done = await forward(
-        ORIGINS, world.send, repeatable=lambda was_sent: sent.append(was_sent) or not was_sent, breaker=Breaker(),
-        clock=world.clock, limits=Limits(),
-    )  # fmt: skip
-    assert (done.origin.id, sent) == ("b", [False])
+    for status in (521, 522, 523, 525, 526, 530):
+        sent = []
+        world = World(a=(0.01, status))
+        done = await forward(
+            ORIGINS, world.send, repeatable=lambda was_sent, sent=sent: sent.append(was_sent) or not was_sent,
+            breaker=Breaker(), clock=world.clock, limits=Limits(),
+        )  # fmt: skip
+        assert (done.origin.id, sent) == ("b", [False]), status
 
 
 async def test_the_budget_runs_from_when_the_request_came():
